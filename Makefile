@@ -1,0 +1,52 @@
+# Every target sets up what it needs, once, in .venv; nothing has to be run first.
+#   PYTHON    the interpreter the environment is made with (3.11 or newer)
+#   PIP_ARGS  extra arguments for every pip install, for example another package index
+
+PYTHON   ?= python3
+PIP_ARGS ?=
+EXTRAS   := viz,train,notebooks,dev
+
+BIN       := .venv/bin
+INSTALLED := .venv/.installed
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+STRIP     := --keep-output --extra-keys "metadata.widgets"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lab test check notebooks figures clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv and install everything into it
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make setup PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]' $(PIP_ARGS)
+	@touch $@
+
+demo: setup ## run every method on a few prompts: a table, and a picture under out/demo
+	$(BIN)/dominotree demo
+
+lab: setup ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab --notebook-dir=notebooks
+
+test: setup ## fetch the embedded model, then run the tests
+	$(BIN)/dominotree fetch
+	$(BIN)/python -m pytest
+
+check: setup ## lint, format, types, and no widget state stored in a notebook
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(STRIP) $(NOTEBOOKS))
+
+notebooks: setup ## execute every notebook from top to bottom
+	$(if $(NOTEBOOKS),$(BIN)/dominotree fetch)
+	$(if $(NOTEBOOKS),$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(NOTEBOOKS))
+
+figures: notebooks ## write the figures again (the notebooks write them)
+
+clean: ## remove what was built here; neither data/ nor the models in your cache
+	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

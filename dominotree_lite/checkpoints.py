@@ -1,0 +1,312 @@
+"""Targets and drafters by name: embedded, in a folder, or on the hub. Drafters are read strictly.
+
+The format is the published one of DFlash and Domino: `config.json` with a `dflash_config` inside, and
+safetensors with the parameter names of `drafter.DraftModel`. Whatever would be ignored silently (an unknown
+key, an extra tensor) is refused with a line that names it: a misread drafter still runs, it only accepts
+nothing. This file decodes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+
+from .drafter import DominoConfig, Drafter, DrafterConfig, DraftModel
+from .embedded import EMBEDDED, fetch
+from .errors import InputError
+from .target import Target
+
+DRAFTERS = Path(__file__).resolve().parent.parent / "data" / "drafters"
+ARCHITECTURES = {"DFlashDraftModel", "DominoDraftModel"}
+DFLASH_KEYS = {"mask_token_id", "target_layer_ids", "block_size"}
+DOMINO_KEYS = {"projector_type", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len", "shift_label"}
+LEGACY_PREFIX = "logit_head."  # older exports nest the head's tensors under it
+SHARD_BYTES = 32 * 2**20
+
+
+def load_target(name: str, device: str | None = None, dtype: torch.dtype | None = None) -> Target:
+    """A target by alias (`smollm2`), folder or hub id, on a device (CUDA where there is one).
+
+    The dtype defaults to float32 on a CPU, where greedy output then equals plain decoding token by token, and
+    bfloat16 on a GPU. Raises InputError where the model can't be had or can't serve as a target.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
+    source = fetch(name) if name in EMBEDDED else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
+        )
+        return Target(model.to(device), tokenizer, name)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"target {name}: can't be loaded ({_first_line(error)})") from error
+
+
+def load_drafter(name: str, target: Target) -> Drafter:
+    """A drafter by alias (a folder under data/drafters), folder or hub id, bound to its target.
+
+    Raises InputError with the line that says which key, tensor, shape or size does not fit.
+    """
+    folder = _drafter_folder(name)
+    try:
+        raw = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / 'config.json'}: can't be read ({_first_line(error)})") from error
+    config = parse_config(raw, target.num_layers)
+    _check_fit(config, raw, target)
+    with torch.device("meta"):
+        model = DraftModel(config)
+    tensors = _read_tensors(folder)
+    _check_tensors(tensors, {key: value.shape for key, value in model.state_dict().items()}, folder)
+    model.to_empty(device="cpu")
+    model.load_state_dict(tensors)
+    model.rotary = type(model.rotary)(config.backbone)  # its buffer is not in the file
+    return Drafter(model.to(target.device, target.dtype), target.embedding, target.output, name)
+
+
+def save_drafter(model: DraftModel, folder: Path, num_target_layers: int) -> None:
+    """Write a drafter in bfloat16 in the published format, weights in shards of at most 32 MiB.
+
+    Each file is written whole or not at all; config.json, without which nothing loads, comes last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: value.detach().to("cpu", torch.bfloat16) for key, value in model.state_dict().items()}
+    shards = _shards(tensors)
+    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    for name, shard in zip(names, shards, strict=True):
+        _replace(folder / name, lambda path, shard=shard: save_file(shard, path, metadata={"format": "pt"}))  # type: ignore[misc]
+    if len(shards) > 1:
+        size = sum(t.numel() * t.element_size() for t in tensors.values())
+        where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+        _write_json(
+            folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where}
+        )
+    _write_json(folder / "config.json", config_json(model.config, num_target_layers))
+
+
+def default_layer_ids(num_target_layers: int, count: int) -> tuple[int, ...]:
+    """The published rule for feature layers: evenly spaced from 1 to the last but two (DFlash's code)."""
+    if count == 1:
+        return (num_target_layers // 2,)
+    return tuple(round(1 + i * (num_target_layers - 4) / (count - 1)) for i in range(count))
+
+
+def parse_config(raw: dict[str, Any], num_target_layers: int) -> DrafterConfig:
+    """A drafter's config.json, read strictly. Raises InputError naming the key."""
+    block = raw.get("dflash_config")
+    if not isinstance(block, dict):
+        raise InputError("config.json: no dflash_config, so this is not a DFlash or Domino drafter")
+    if strange := set(raw.get("architectures", [])) - ARCHITECTURES:
+        raise InputError(f"config.json: architecture {', '.join(sorted(strange))} is not known here")
+    if strange := set(block) - DFLASH_KEYS - DOMINO_KEYS:
+        raise InputError(f"config.json: unknown keys in dflash_config: {', '.join(sorted(strange))}")
+    if "sliding_attention" in (raw.get("layer_types") or []):
+        raise InputError("config.json: sliding_attention layers are not supported, only full_attention")
+    if "mask_token_id" not in block:
+        raise InputError("config.json: dflash_config has no mask_token_id")
+    layers = block.get("target_layer_ids")
+    if layers is None:
+        layers = default_layer_ids(num_target_layers, _need(raw, "num_hidden_layers"))
+    return DrafterConfig(
+        backbone=_backbone(raw),
+        mask_token_id=block["mask_token_id"],
+        target_layer_ids=tuple(layers),
+        block_size=_block_size(raw, block),
+        shift_label=bool(block.get("shift_label", False)),
+        head=_head(block),
+    )
+
+
+def config_json(config: DrafterConfig, num_target_layers: int) -> dict[str, Any]:
+    """What `parse_config` reads, as other engines expect it."""
+    backbone = config.backbone
+    block: dict[str, Any] = {
+        "mask_token_id": config.mask_token_id,
+        "target_layer_ids": list(config.target_layer_ids),
+    }
+    if config.head is not None:
+        block |= {
+            "projector_type": "domino",
+            "emb_dim": config.head.emb_dim,
+            "gru_hidden_dim": config.head.gru_hidden_dim,
+            "pure_draft_prefix_len": config.head.pure_draft_prefix_len,
+            "shift_label": config.shift_label,
+        }
+    same = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
+    same += ("num_key_value_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act")
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+        "layer_types": ["full_attention"] * backbone.num_hidden_layers,
+        "rope_theta": backbone.rope_parameters["rope_theta"],
+        **{key: getattr(backbone, key) for key in same},
+        "num_target_layers": num_target_layers,
+        "block_size": config.block_size,
+        "dflash_config": block,
+    }
+
+
+# --- Reading -------------------------------------------------------------------------------------------------
+
+
+def _need(raw: dict[str, Any], key: str) -> Any:
+    if key not in raw:
+        raise InputError(f"config.json: no {key}")
+    return raw[key]
+
+
+def _backbone(raw: dict[str, Any]) -> Qwen3Config:
+    if raw.get("attention_bias") or raw.get("hidden_act", "silu") != "silu":
+        raise InputError("config.json: attention_bias and activations other than silu are not supported")
+    keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = {key: _need(raw, key) for key in keys}
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = {"rope_type": "default", "rope_theta": raw.get("rope_theta", 10000.0), **rope}
+    return Qwen3Config(
+        **sizes,
+        num_key_value_heads=raw.get("num_key_value_heads", sizes["num_attention_heads"]),
+        head_dim=raw.get("head_dim", sizes["hidden_size"] // sizes["num_attention_heads"]),
+        max_position_embeddings=raw.get("max_position_embeddings", 32768),
+        rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
+        rope_parameters=rope,
+        attention_bias=False,
+    )
+
+
+def _block_size(raw: dict[str, Any], block: dict[str, Any]) -> int:
+    """Qwen3 checkpoints have it at the top, later ones in dflash_config."""
+    found = {place["block_size"] for place in (raw, block) if "block_size" in place}
+    if len(found) != 1:
+        raise InputError(f"config.json: block_size must be given, and once: found {sorted(found)}")
+    return int(found.pop())
+
+
+def _head(block: dict[str, Any]) -> DominoConfig | None:
+    kind = block.get("projector_type")
+    if kind is None:
+        if head_keys := set(block) & (DOMINO_KEYS - {"shift_label"}):
+            raise InputError(f"config.json: {', '.join(sorted(head_keys))} without a projector_type")
+        return None
+    if kind not in ("domino", "causal_v5"):  # the second is an older name of the same head
+        raise InputError(f"config.json: projector_type {kind!r} is not known here")
+    return DominoConfig(
+        emb_dim=_need(block, "emb_dim"),
+        gru_hidden_dim=_need(block, "gru_hidden_dim"),
+        pure_draft_prefix_len=block.get("pure_draft_prefix_len", 1),
+    )
+
+
+def _check_fit(config: DrafterConfig, raw: dict[str, Any], target: Target) -> None:
+    """Refuse a drafter that was made for another target."""
+    facts = [
+        ("vocab_size", config.backbone.vocab_size, target.vocab_size),
+        ("hidden_size", config.backbone.hidden_size, target.hidden_size),
+        ("num_target_layers", raw.get("num_target_layers", target.num_layers), target.num_layers),
+    ]
+    for name, ours, theirs in facts:
+        if ours != theirs:
+            raise InputError(f"the drafter's {name} is {ours}, target {target.name} has {theirs}")
+    rows = target.embedding.weight.shape[0]
+    if config.mask_token_id >= rows:
+        raise InputError(
+            f"mask_token_id {config.mask_token_id} is outside the target's {rows} embedding rows"
+        )
+    # hidden_states of the last layer come normed, so its output is not a feature that can be read
+    if config.target_layer_ids[-1] >= target.num_layers - 1:
+        raise InputError(
+            f"target_layer_ids {list(config.target_layer_ids)}: at most {target.num_layers - 2} here"
+        )
+
+
+def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
+    for what, keys in (("missing", wanted.keys() - tensors), ("unexpected", tensors.keys() - wanted)):
+        if keys:
+            shown = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            raise InputError(f"{folder}: {len(keys)} {what} tensors: {shown}")
+    for key, shape in wanted.items():
+        if tensors[key].shape != shape:
+            raise InputError(f"{folder}: {key} is {list(tensors[key].shape)}, the config wants {list(shape)}")
+
+
+def _drafter_folder(name: str) -> Path:
+    for folder in (DRAFTERS / name, Path(name)):
+        if (folder / "config.json").is_file():
+            return folder
+    if Path(name).exists() or name.count("/") != 1:
+        known = sorted(p.name for p in DRAFTERS.glob("*") if p.is_dir())
+        raise InputError(
+            f"drafter {name}: no config.json there; shipped ones are {', '.join(known) or 'missing'}"
+        )
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"drafter {name}: can't be had from the hub ({_first_line(error)})") from error
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a single file or of the shards that the index names."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else None
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{index}: not a shard index ({_first_line(error)})") from error
+    tensors: dict[str, Tensor] = {}
+    for name in names or ["model.safetensors"]:
+        path = folder / Path(name).name
+        if not path.is_file():
+            raise InputError(f"{path}: missing; only safetensors weights are read")
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors |= {key.removeprefix(LEGACY_PREFIX): file.get_tensor(key) for key in file.keys()}
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: corrupt ({_first_line(error)})") from error
+    return tensors
+
+
+# --- Writing -------------------------------------------------------------------------------------------------
+
+
+def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The tensors in order, a new shard wherever the next one would exceed the limit."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for key, tensor in tensors.items():
+        bytes_ = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + bytes_ > SHARD_BYTES:
+            shards.append({})
+            size = 0
+        shards[-1][key] = tensor.contiguous()
+        size += bytes_
+    return shards
+
+
+def _replace(path: Path, write: Any) -> None:
+    temporary = path.with_name(path.name + ".part")
+    write(temporary)
+    os.replace(temporary, path)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    _replace(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n"))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

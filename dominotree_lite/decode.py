@@ -1,0 +1,380 @@
+"""The round loop: draft, build, verify, commit, for every method alike; and what `generate` returns.
+
+A method is a drafter's kind, a scorer and a shape (chain or tree); all else is shared. Autoregressive
+decoding is the same loop with no drafter: each round verifies the bare anchor. This file draws nothing,
+measures nothing across prompts, and does not load models.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .build import chain, frontier
+from .drafter import ContextCache, Draft, Drafter
+from .errors import InputError
+from .scoring import ConditionalScorer, GreedyPathScorer, MarginalScorer, Scorer
+from .target import Context, Message, Target
+from .text import TextStream
+from .tree import DraftTree
+from .verify import Sampling, Walk, target_draws, tree_inputs, walk
+
+DEFAULT_CANDIDATES = 512
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to decode. `budget` counts nodes without the root; `candidates` None is the whole vocabulary.
+
+    `child_cap` None is min(M, budget). `slots` None drafts every slot that predicts. `candidates` bounds what
+    a tree's correction chooses among: the chain always corrects the whole vocabulary, and what is not
+    corrected is normalised over all of it.
+    """
+
+    method: str = "dominotree"
+    budget: int = 64
+    candidates: int | None = DEFAULT_CANDIDATES
+    child_cap: int | None = None
+    slots: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"no method {self.method!r}; there are {', '.join(METHODS)}")
+        bounds = {"budget": 0, "candidates": 1, "child_cap": 1, "slots": 1, "max_new_tokens": 0}
+        for name, least in bounds.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} {value} is too small: give {least} or more")
+        if not all(self.stop):
+            raise InputError("a stop string is empty")
+
+    @property
+    def most_children(self) -> int:
+        """The child cap k."""
+        return self.child_cap or (
+            self.budget if self.candidates is None else min(self.candidates, self.budget)
+        )
+
+
+# --- Methods -------------------------------------------------------------------------------------------------
+
+MakeScorer = Callable[[Drafter, Draft, int, Settings], Scorer]
+
+
+def _marginal_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    return MarginalScorer(draft.base_logits, child_cap=1)
+
+
+def _marginal(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    return MarginalScorer(draft.base_logits, child_cap=settings.child_cap or settings.budget)
+
+
+def _corrected_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    assert drafter.head is not None
+    return ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, child_cap=1)
+
+
+def _greedy_path(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    assert drafter.head is not None
+    return GreedyPathScorer(
+        drafter.head, draft.hidden, draft.base_logits, anchor, settings.most_children, settings.candidates
+    )
+
+
+def _conditional(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    assert drafter.head is not None
+    return ConditionalScorer(
+        drafter.head, draft.hidden, draft.base_logits, anchor, settings.most_children, settings.candidates
+    )
+
+
+def _grow_chain(scorer: Scorer, anchor: int, settings: Settings) -> DraftTree:
+    return chain(scorer, anchor)
+
+
+def _grow_tree(scorer: Scorer, anchor: int, settings: Settings) -> DraftTree:
+    return frontier(scorer, anchor, settings.budget)
+
+
+@dataclass(frozen=True)
+class Method:
+    """The kind of drafter a method needs, how it scores, and what it grows."""
+
+    drafter: str  # "dflash" or "domino"
+    scorer: MakeScorer
+    grow: Callable[[Scorer, int, Settings], DraftTree]
+
+
+METHODS: dict[str, Method | None] = {
+    "ar": None,
+    "dflash": Method("dflash", _marginal_chain, _grow_chain),
+    "ddtree": Method("dflash", _marginal, _grow_tree),
+    "domino": Method("domino", _corrected_chain, _grow_chain),
+    "marginal": Method("domino", _marginal, _grow_tree),
+    "greedypath": Method("domino", _greedy_path, _grow_tree),
+    "dominotree": Method("domino", _conditional, _grow_tree),
+}
+
+
+# --- Results -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class StageSeconds:
+    """Wall seconds of one round's stages (the device is waited for at each border)."""
+
+    draft: float = 0.0
+    build: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: what was drafted, what the target accepted, and what was emitted after trimming."""
+
+    start: int  # absolute position of the anchor
+    tree: DraftTree
+    accepted: list[int]  # nodes, root left out
+    bonus: int
+    tokens: list[int]  # emitted: accepted and bonus, cut at EOS, stop string or length
+    seconds: StageSeconds
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one prompt gave. `token_ids` holds all new tokens; the first comes from prefill, not from a round."""
+
+    text: str
+    token_ids: list[int]
+    prompt_ids: list[int]
+    rounds: list[Round]
+    seconds: float  # decoding, without prefill
+    prefill_seconds: float
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens a round, trimmed at the end; 0 if no round was needed."""
+        return sum(len(r.tokens) for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that rounds emitted over decode seconds; 0 if there were none."""
+        return sum(len(r.tokens) for r in self.rounds) / self.seconds if self.rounds else 0.0
+
+
+@dataclass(frozen=True)
+class Conversation(Result):
+    """Several turns as one result; `turns` holds each one's own. `prompt_ids` are the last turn's."""
+
+    turns: tuple[Result, ...] = ()
+
+    @classmethod
+    def of(cls, turns: Sequence[Result]) -> Conversation:
+        return cls(
+            text="\n\n".join(turn.text for turn in turns),
+            token_ids=[i for turn in turns for i in turn.token_ids],
+            prompt_ids=turns[-1].prompt_ids,
+            rounds=[r for turn in turns for r in turn.rounds],
+            seconds=sum(turn.seconds for turn in turns),
+            prefill_seconds=sum(turn.prefill_seconds for turn in turns),
+            turns=tuple(turns),
+        )
+
+
+# --- Decoding ------------------------------------------------------------------------------------------------
+
+Prompt = str | Sequence[str] | Sequence[int] | Tensor
+
+
+def generate(
+    prompt: Prompt,
+    target: Target,
+    drafter: Drafter | None = None,
+    *,
+    method: str = "dominotree",
+    budget: int = 64,
+    candidates: int | None = DEFAULT_CANDIDATES,
+    child_cap: int | None = None,
+    slots: int | None = None,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    max_new_tokens: int = 128,
+    stop: Sequence[str] = (),
+    seed: int = 0,
+    on_text: Callable[[str], None] | None = None,
+) -> Result:
+    """Continue a prompt; the text's law is the target's own, whatever the method.
+
+    Args:
+        prompt: one user turn; a list of user turns, each answered in turn; or token ids, taken as they are.
+        drafter: of the kind the method needs; none for `ar`.
+        budget: nodes of a tree, the root not counted. Chains ignore it.
+        candidates: tokens a depth that a tree's correction chooses among (M); None is the whole vocabulary.
+        max_new_tokens: new tokens at most (a turn); the model's positions bound them too.
+        stop: strings that end the text; they are cut from `text`, their tokens stay in `token_ids`.
+        on_text: called with each new piece of text as soon as it is certain.
+
+    Raises InputError for a prompt that is empty or too long, and for settings that make no sense.
+    """
+    settings = Settings(
+        method=method,
+        budget=budget,
+        candidates=candidates,
+        child_cap=child_cap,
+        slots=slots,
+        sampling=Sampling(temperature, top_k, top_p),
+        max_new_tokens=max_new_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        seed=seed,
+    )
+    return decode(prompt, target, drafter, settings, on_text)
+
+
+def decode(
+    prompt: Prompt,
+    target: Target,
+    drafter: Drafter | None,
+    settings: Settings,
+    on_text: Callable[[str], None] | None = None,
+) -> Result:
+    """`generate` with its settings in one object."""
+    check_drafter(settings.method, drafter)
+    if isinstance(prompt, str):
+        prompt = [prompt]
+    if len(prompt) == 0 or not isinstance(prompt[0], str):
+        ids = prompt.flatten().tolist() if isinstance(prompt, Tensor) else [int(i) for i in prompt]  # type: ignore[arg-type]
+        return _Request(target, drafter, settings, on_text).run(ids)
+    messages: list[Message] = []
+    turns: list[Result] = []
+    for turn in prompt:
+        messages.append({"role": "user", "content": str(turn)})
+        turns.append(_Request(target, drafter, settings, on_text).run(target.encode(messages)))
+        messages.append({"role": "assistant", "content": turns[-1].text})
+    return turns[0] if len(turns) == 1 else Conversation.of(turns)
+
+
+def check_drafter(method: str, drafter: Drafter | None) -> None:
+    """Raise InputError unless the drafter is of the kind the method needs."""
+    wanted = METHODS[method]
+    if wanted is None:
+        return
+    if drafter is None:
+        raise InputError(f"method {method} needs a {wanted.drafter} drafter, none was given")
+    if drafter.kind != wanted.drafter:
+        raise InputError(
+            f"method {method} needs a {wanted.drafter} drafter, {drafter.name or 'this one'} is {drafter.kind}"
+        )
+
+
+class _Clock:
+    """Seconds since it was last asked, the device waited for."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.last = target, 0.0
+        self.lap()
+
+    def lap(self) -> float:
+        self.target.synchronize()
+        now = time.perf_counter()
+        elapsed, self.last = now - self.last, now
+        return elapsed
+
+
+class _Request:
+    """One prompt on its way: the target's context, the drafter's cache, the tokens so far."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        settings: Settings,
+        on_text: Callable[[str], None] | None,
+    ) -> None:
+        self.target, self.settings, self.method = target, settings, METHODS[settings.method]
+        self.drafter = drafter if self.method else None
+        self.layer_ids = self.drafter.config.target_layer_ids if self.drafter else ()
+        self.generator = torch.Generator(target.device).manual_seed(settings.seed)
+        self.stream = TextStream(target.decode, settings.stop, on_text)
+        self.context, self.draft_cache = Context(), ContextCache()
+        self.tokens: list[int] = []
+
+    def run(self, ids: list[int]) -> Result:
+        """Prefill, then rounds until something ends the text."""
+        limit = min(self.settings.max_new_tokens, self.target.max_positions - len(ids) + 1)
+        clock = _Clock(self.target)
+        prefilled = self.target.prefill(self.context, ids, self.layer_ids)
+        self.features = prefilled.features
+        prefill_seconds = clock.lap()
+        if limit > 0:
+            self._emit([target_draws(prefilled.logits, self.settings.sampling, self.generator)(0)], limit)
+        began = time.perf_counter()
+        rounds = list(self._rounds(limit))
+        seconds = time.perf_counter() - began
+        return Result(self.stream.finish(), self.tokens, ids, rounds, seconds, prefill_seconds)
+
+    def _rounds(self, limit: int) -> Iterator[Round]:
+        while (
+            len(self.tokens) < limit
+            and not self.stream.stopped
+            and self.tokens[-1] not in self.target.eos_ids
+        ):
+            yield self._round(limit)
+
+    def _round(self, limit: int) -> Round:
+        start, seconds, clock = self.context.length, StageSeconds(), _Clock(self.target)
+        depth = limit - len(self.tokens) - 1  # deeper nodes could not be emitted: the bonus needs a place
+        draft = self._draft(depth)
+        seconds.draft = clock.lap()
+        tree = self._build(draft)
+        seconds.build = clock.lap()
+        inputs = tree_inputs(tree, start, self.target.device)
+        visible = inputs.visible if len(tree) else None
+        verified = self.target.verify(self.context, inputs.tokens, inputs.positions, visible, self.layer_ids)
+        found = walk(tree, target_draws(verified.logits, self.settings.sampling, self.generator))
+        seconds.verify = clock.lap()
+        self._commit(found, verified.features)
+        emitted = self._emit(found.tokens(tree), limit)
+        seconds.commit = clock.lap()
+        return Round(start, tree, found.nodes, found.bonus, emitted, seconds)
+
+    def _draft(self, depth: int) -> Draft | None:
+        """The next block, at most `depth` deep; None where nothing can be drafted."""
+        if self.drafter is None or depth < 1:
+            return None
+        slots = min(depth, self.settings.slots or depth)
+        return self.drafter.draft(self.tokens[-1], self.features, self.draft_cache, slots)
+
+    @torch.inference_mode()
+    def _build(self, draft: Draft | None) -> DraftTree:
+        anchor = self.tokens[-1]
+        if draft is None or self.method is None or self.drafter is None:
+            return DraftTree.root_only(anchor)
+        scorer = self.method.scorer(self.drafter, draft, anchor, self.settings)
+        return self.method.grow(scorer, anchor, self.settings)
+
+    @torch.inference_mode()
+    def _commit(self, found: Walk, features: Tensor) -> None:
+        rows = [0, *found.nodes]  # the anchor's own row is known only now
+        self.context.commit(rows)
+        self.features = features[rows]
+
+    def _emit(self, new: list[int], limit: int) -> list[int]:
+        """Append tokens up to the first that ends the text; returns those appended."""
+        emitted: list[int] = []
+        for token in new[: limit - len(self.tokens)]:
+            emitted.append(token)
+            self.tokens.append(token)
+            if token in self.target.eos_ids or self.stream.ends_with(self.tokens):
+                break
+        self.stream.push(self.tokens)
+        return emitted

@@ -1,0 +1,236 @@
+"""The training loop: schedule, optimiser, metrics, held-out losses, and checkpoints that resume exactly.
+
+Runs on Hugging Face Accelerate (bf16 autocast over float32 weights where the device has it), one process or
+several (`accelerate launch`). It does not know the command line or how text was written. Recipe: AdamW,
+warm-up and cosine (DFlash, arXiv 2602.06036, section 5); the weight of the base loss falls linearly from 1
+(Domino, arXiv 2605.29707, section 4.3), here to a floor: with 0 the base, which proposes a tree's candidates,
+gets worse again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from ..drafter import DraftModel
+from ..errors import InputError
+from .corpus import Batch, Batches
+from .losses import BlockLoss
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+Features = Callable[[Tensor], Tensor]  # ids [B, S] -> the target's features [B, S, T * H]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a run; every one that changes the losses is here. Defaults are the shipped recipe."""
+
+    steps: int = 10_000
+    rows: int = 48
+    anchors: int = 32
+    learning_rate: float = 1e-3
+    warmup: float = 0.04
+    gamma: float = 7.0
+    base_floor: float = 0.1
+    base_decay: float = 0.8
+    clip: float = 1.0
+    seed: int = 0
+    mixed_precision: str = "no"
+    fuse_losses: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.rows, self.anchors) < 1 or self.learning_rate <= 0 or self.gamma <= 0:
+            raise InputError("steps, rows, anchors, learning_rate and gamma must be positive")
+        if not (0 <= self.base_floor <= 1 and 0 < self.base_decay <= 1 and 0 <= self.warmup < 1):
+            raise InputError("base_floor, base_decay and warmup are fractions of one")
+
+    def rate(self, step: int) -> float:
+        """Learning rate at a step: linear warm-up, then a cosine to 0."""
+        warmup = max(1, round(self.warmup * self.steps))
+        if step < warmup:
+            return self.learning_rate * (step + 1) / warmup
+        share = (step - warmup) / max(1, self.steps - warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+
+    def base_weight(self, step: int) -> float:
+        """lambda at a step: 1 at the start, `base_floor` after the fraction `base_decay` of the run."""
+        return max(self.base_floor, 1 - (1 - self.base_floor) * step / (self.base_decay * self.steps))
+
+
+def _accelerator(mixed_precision: str, device: torch.device) -> Accelerator:
+    """Accelerate where the target lies. Imported late: the schedule is of use without it."""
+    try:
+        from accelerate import Accelerator
+    except ModuleNotFoundError as error:
+        raise InputError("training needs accelerate: pip install 'dominotree_lite[train]'") from error
+    return Accelerator(mixed_precision=mixed_precision, cpu=device.type == "cpu")
+
+
+class Training:
+    """A run in a folder: `metrics.jsonl`, `checkpoint/`. Start it, stop it anywhere, start it again."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        embedding: Tensor,
+        output: Tensor,
+        features: Features,
+        config: TrainConfig,
+        folder: Path,
+    ) -> None:
+        self.accelerator = _accelerator(config.mixed_precision, embedding.device)
+        self.config, self.folder, self.features, self.bare = config, folder, features, model
+        self.step, self.seconds = 0, 0.0
+        loss = BlockLoss(model, embedding, output, config.gamma)
+        if config.fuse_losses:
+            loss.compile()
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=embedding.is_cuda
+        )
+        self.loss: nn.Module = loss
+        self.loss, self.optimizer = self.accelerator.prepare(loss, optimizer)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._restore()
+
+    def run(
+        self, batches: Batches, held_out: Batches, evaluate_every: int = 1000, max_seconds: float = math.inf
+    ) -> bool:
+        """Train to the end or for `max_seconds` of wall time; True when all steps are done."""
+        began, already = time.perf_counter(), self.seconds
+        bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
+        while self.step < self.config.steps and time.perf_counter() - began < max_seconds:
+            losses = self._step(batches(self._share(self.step)))
+            self.step += 1
+            bar.update()
+            self.seconds = already + time.perf_counter() - began
+            if self.step % 50 == 0 or self.step == self.config.steps:
+                bar.set_postfix(loss=f"{losses['loss'].item():.3f}")
+                self._log("train", losses)
+            if self.step % evaluate_every == 0 or self.step == self.config.steps:
+                self._log("held_out", self.evaluate(held_out))
+                self.save()
+        bar.close()
+        self.save()
+        return self.step == self.config.steps
+
+    def _share(self, step: int) -> int:
+        """Which batch of the stream this process takes at a step."""
+        return step * self.accelerator.num_processes + self.accelerator.process_index
+
+    def _step(self, batch: Batch) -> dict[str, Tensor]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate(self.step)
+        losses = self.loss(self.features(batch.ids), batch, self.config.base_weight(self.step))
+        self.accelerator.backward(losses["loss"])
+        self.accelerator.clip_grad_norm_(self.bare.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, held_out: Batches, limit: int = 8) -> dict[str, Tensor]:
+        """Held-out losses and `tau`: 1 + the chain's mean accepted length at random anchors.
+
+        Random anchors flatter (long easy stretches are hit more often): decoding's own tau is lower.
+        """
+        loss: BlockLoss = self.accelerator.unwrap_model(self.loss)
+        collected: list[dict[str, Tensor]] = []
+        for batch in held_out.in_order(limit):
+            with self.accelerator.autocast():
+                features = self.features(batch.ids)
+                losses = loss(features, batch, self.config.base_weight(self.step))
+                losses["tau"] = 1 + loss.accepted(features, batch).float().mean()
+            collected.append(losses)
+        return {key: torch.stack([c[key] for c in collected]).mean() for key in collected[0]}
+
+    def _log(self, kind: str, losses: dict[str, Tensor]) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        record = {"kind": kind, "step": self.step, "seconds": round(self.seconds, 3)}
+        record |= {"rate": self.config.rate(self.step), "base_weight": self.config.base_weight(self.step)}
+        record |= {key: value.item() for key, value in losses.items()}
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save(self) -> None:
+        """Write `checkpoint/` whole or not at all: a new folder beside it takes its name last."""
+        if not self.accelerator.is_main_process:
+            return
+        new, old, final = (self.folder / name for name in ("checkpoint.new", "checkpoint.old", "checkpoint"))
+        # Killed between the two renames, `old` is the only checkpoint: it must outlive the write.
+        for leftover in (new, old) if final.exists() else (new,):
+            shutil.rmtree(leftover, ignore_errors=True)
+        new.mkdir()
+        save_file(dict(self.bare.state_dict()), new / "model.safetensors")
+        save_file(self._moments(), new / "optimizer.safetensors")
+        state = {"step": self.step, "seconds": self.seconds, "config": asdict(self.config)}
+        (new / "state.json").write_text(json.dumps(state))
+        if final.exists():
+            os.rename(final, old)
+        os.rename(new, final)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _moments(self) -> dict[str, Tensor]:
+        """Adam's two moments, named after their parameters."""
+        state = self.optimizer.optimizer.state
+        return {
+            f"{name}.{moment}": state[parameter][moment].contiguous()
+            for name, parameter in self.bare.named_parameters()
+            for moment in ("exp_avg", "exp_avg_sq")
+            if parameter in state
+        }
+
+    def _restore(self) -> None:
+        """Continue from `checkpoint/` (or `checkpoint.old/` after a kill between the two renames)."""
+        found = [self.folder / name for name in ("checkpoint", "checkpoint.old")]
+        folder = next((path for path in found if (path / "state.json").exists()), None)
+        if folder is None:
+            self._drop_metrics_after(0)
+            return
+        state = json.loads((folder / "state.json").read_text())
+        if state["config"] != asdict(self.config):
+            raise InputError(f"{folder}: was started with other settings; use them or another folder")
+        self.step, self.seconds = state["step"], state["seconds"]
+        self._drop_metrics_after(self.step)
+        device = str(self.accelerator.device)
+        self.bare.load_state_dict(load_file(folder / "model.safetensors", device=device))
+        moments = load_file(folder / "optimizer.safetensors", device=device)
+        for name, parameter in self.bare.named_parameters():
+            if f"{name}.exp_avg" in moments:
+                self.optimizer.optimizer.state[parameter] = {
+                    "step": torch.tensor(float(self.step), device=device if parameter.is_cuda else None),
+                    "exp_avg": moments[f"{name}.exp_avg"],
+                    "exp_avg_sq": moments[f"{name}.exp_avg_sq"],
+                }
+
+    def _drop_metrics_after(self, step: int) -> None:
+        """Forget what a killed run recorded past its checkpoint: those steps are done again."""
+        path = self.folder / "metrics.jsonl"
+        if not self.accelerator.is_main_process or not path.exists():
+            return
+        kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+        part = path.with_suffix(".part")
+        part.write_text("".join(line + "\n" for line in kept))
+        os.replace(part, path)
+
+
+def _step_of(line: str) -> float:
+    """The step of a metrics record; infinity for a line that a kill cut short."""
+    try:
+        return json.loads(line)["step"]
+    except ValueError:
+        return math.inf

@@ -1,0 +1,1 @@
+"""Pictures of trees and results. The core never imports this."""
