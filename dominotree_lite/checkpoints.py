@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ ARCHITECTURES = {"DFlashDraftModel", "DominoDraftModel"}
 DFLASH_KEYS = {"mask_token_id", "target_layer_ids", "block_size"}
 DOMINO_KEYS = {"projector_type", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len", "shift_label"}
 LEGACY_PREFIX = "logit_head."  # older exports nest the head's tensors under it
+ROTARY = ("default", "linear", "yarn", "llama3")  # frequencies of the others depend on the length of the text
+MOST_LAYERS = 1000  # more is a mistake, and would be built before the tensors are looked at
 SHARD_BYTES = 32 * 2**20
 
 
@@ -44,14 +47,15 @@ def load_target(name: str, device: str | None = None, dtype: torch.dtype | None 
     source = fetch(name) if name in EMBEDDED else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True
         )
-        return Target(model.to(device), tokenizer, name)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"target {name}: can't be loaded ({_first_line(error)})") from error
+        model, report = loaded[0].to(device), loaded[1]
+    except Exception as error:  # a broken folder makes transformers raise anything, KeyError to ZeroDivisionError
+        raise InputError(f"target {name}: can't be loaded ({_one_line(error)})") from error
+    if missing := sorted(report["missing_keys"]):  # transformers would fill them with noise
+        raise InputError(f"target {name}: {len(missing)} missing tensors: {_few(missing)}")
+    return Target(model, tokenizer, name)
 
 
 def load_drafter(name: str, target: Target) -> Drafter:
@@ -61,19 +65,24 @@ def load_drafter(name: str, target: Target) -> Drafter:
     """
     folder = _drafter_folder(name)
     try:
-        raw = json.loads((folder / "config.json").read_text())
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / 'config.json'}: can't be read ({_first_line(error)})") from error
+        raise InputError(f"{folder / 'config.json'}: can't be read ({_one_line(error)})") from error
     config = parse_config(raw, target.num_layers)
     _check_fit(config, raw, target)
-    with torch.device("meta"):
-        model = DraftModel(config)
+    try:
+        with torch.device("meta"):
+            model = DraftModel(config)
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise InputError(f"{folder / 'config.json'}: no drafter can be built of it ({_one_line(error)})") from error
     tensors = _read_tensors(folder)
     _check_tensors(tensors, {key: value.shape for key, value in model.state_dict().items()}, folder)
-    model.to_empty(device="cpu")
+    model.to_empty(device=target.device)
     model.load_state_dict(tensors)
-    model.rotary = type(model.rotary)(config.backbone)  # its buffer is not in the file
-    return Drafter(model.to(target.device, target.dtype), target.embedding, target.output, name)
+    model.to(target.dtype)
+    # Its frequencies are not in the file, and rounded to bfloat16 they would turn distant positions wrongly.
+    model.rotary = type(model.rotary)(config.backbone).to(target.device)
+    return Drafter(model, target.embedding, target.output, name)
 
 
 def save_drafter(model: DraftModel, folder: Path, num_target_layers: int) -> None:
@@ -82,19 +91,20 @@ def save_drafter(model: DraftModel, folder: Path, num_target_layers: int) -> Non
     Each file is written whole or not at all; config.json, without which nothing loads, comes last.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").unlink(missing_ok=True)
     tensors = {key: value.detach().to("cpu", torch.bfloat16) for key, value in model.state_dict().items()}
     shards = _shards(tensors)
     names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     if len(shards) == 1:
         names = ["model.safetensors"]
     for name, shard in zip(names, shards, strict=True):
-        _replace(folder / name, lambda path, shard=shard: save_file(shard, path, metadata={"format": "pt"}))  # type: ignore[misc]
+        _replace(folder / name, lambda path, shard=shard: save_file(shard, path, metadata={"format": "pt"}))
+    for old in set(folder.glob("model*.safetensors*")) - {folder / name for name in names}:
+        old.unlink()  # the index of more shards would be read in place of fewer
     if len(shards) > 1:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-        _write_json(
-            folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where}
-        )
+        _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
     _write_json(folder / "config.json", config_json(model.config, num_target_layers))
 
 
@@ -107,26 +117,28 @@ def default_layer_ids(num_target_layers: int, count: int) -> tuple[int, ...]:
 
 def parse_config(raw: dict[str, Any], num_target_layers: int) -> DrafterConfig:
     """A drafter's config.json, read strictly. Raises InputError naming the key."""
-    block = raw.get("dflash_config")
+    block = raw.get("dflash_config") if isinstance(raw, dict) else None
     if not isinstance(block, dict):
         raise InputError("config.json: no dflash_config, so this is not a DFlash or Domino drafter")
-    if strange := set(raw.get("architectures", [])) - ARCHITECTURES:
+    if strange := {str(name) for name in _list(raw, "architectures")} - ARCHITECTURES:
         raise InputError(f"config.json: architecture {', '.join(sorted(strange))} is not known here")
     if strange := set(block) - DFLASH_KEYS - DOMINO_KEYS:
         raise InputError(f"config.json: unknown keys in dflash_config: {', '.join(sorted(strange))}")
-    if "sliding_attention" in (raw.get("layer_types") or []):
-        raise InputError("config.json: sliding_attention layers are not supported, only full_attention")
-    if "mask_token_id" not in block:
-        raise InputError("config.json: dflash_config has no mask_token_id")
+    backbone = _backbone(raw)
     layers = block.get("target_layer_ids")
     if layers is None:
-        layers = default_layer_ids(num_target_layers, _need(raw, "num_hidden_layers"))
+        layers = default_layer_ids(num_target_layers, backbone.num_hidden_layers)
+    elif not isinstance(layers, list) or any(type(layer) is not int for layer in layers):
+        raise InputError(f"config.json: target_layer_ids must be a list of integers, got {layers!r}")
+    shift_label = block.get("shift_label", False)
+    if type(shift_label) is not bool:
+        raise InputError(f"config.json: shift_label must be true or false, got {shift_label!r}")
     return DrafterConfig(
-        backbone=_backbone(raw),
-        mask_token_id=block["mask_token_id"],
+        backbone=backbone,
+        mask_token_id=_integer(block, "mask_token_id", least=0),
         target_layer_ids=tuple(layers),
         block_size=_block_size(raw, block),
-        shift_label=bool(block.get("shift_label", False)),
+        shift_label=shift_label,
         head=_head(block),
     )
 
@@ -134,6 +146,7 @@ def parse_config(raw: dict[str, Any], num_target_layers: int) -> DrafterConfig:
 def config_json(config: DrafterConfig, num_target_layers: int) -> dict[str, Any]:
     """What `parse_config` reads, as other engines expect it."""
     backbone = config.backbone
+    rope: dict[str, Any] = dict(backbone.rope_parameters or {})
     block: dict[str, Any] = {
         "mask_token_id": config.mask_token_id,
         "target_layer_ids": list(config.target_layer_ids),
@@ -146,7 +159,7 @@ def config_json(config: DrafterConfig, num_target_layers: int) -> dict[str, Any]
             "pure_draft_prefix_len": config.head.pure_draft_prefix_len,
             "shift_label": config.shift_label,
         }
-    same = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
+    same = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"]
     same += ("num_key_value_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act")
     return {
         "architectures": ["DFlashDraftModel"],
@@ -155,7 +168,8 @@ def config_json(config: DrafterConfig, num_target_layers: int) -> dict[str, Any]
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
         "layer_types": ["full_attention"] * backbone.num_hidden_layers,
-        "rope_theta": backbone.rope_parameters["rope_theta"],
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": None if rope["rope_type"] == "default" else rope,
         **{key: getattr(backbone, key) for key in same},
         "num_target_layers": num_target_layers,
         "block_size": config.block_size,
@@ -166,36 +180,77 @@ def config_json(config: DrafterConfig, num_target_layers: int) -> dict[str, Any]
 # --- Reading -------------------------------------------------------------------------------------------------
 
 
-def _need(raw: dict[str, Any], key: str) -> Any:
-    if key not in raw:
+def _integer(place: dict[str, Any], key: str, default: int | None = None, least: int = 1, most: int = 2**24) -> int:
+    """A whole number of config.json; one without a default must be there."""
+    value = place.get(key)
+    if value is None and default is not None:
+        return default
+    if value is None:
         raise InputError(f"config.json: no {key}")
-    return raw[key]
+    if type(value) is not int or not least <= value <= most:
+        raise InputError(f"config.json: {key} must be an integer from {least} to {most}, got {value!r}")
+    return value
+
+
+def _positive(place: dict[str, Any], key: str, default: float) -> float:
+    value = place.get(key, default)
+    if type(value) not in (int, float) or not 0 < value < float("inf"):
+        raise InputError(f"config.json: {key} must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _list(place: dict[str, Any], key: str) -> list[Any]:
+    value = place.get(key) or []
+    if not isinstance(value, list):
+        raise InputError(f"config.json: {key} must be a list, got {value!r}")
+    return value
 
 
 def _backbone(raw: dict[str, Any]) -> Qwen3Config:
     if raw.get("attention_bias") or raw.get("hidden_act", "silu") != "silu":
         raise InputError("config.json: attention_bias and activations other than silu are not supported")
-    keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    sizes = {key: _need(raw, key) for key in keys}
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    rope = {"rope_type": "default", "rope_theta": raw.get("rope_theta", 10000.0), **rope}
-    return Qwen3Config(
-        **sizes,
-        num_key_value_heads=raw.get("num_key_value_heads", sizes["num_attention_heads"]),
-        head_dim=raw.get("head_dim", sizes["hidden_size"] // sizes["num_attention_heads"]),
-        max_position_embeddings=raw.get("max_position_embeddings", 32768),
-        rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-        rope_parameters=rope,
-        attention_bias=False,
-    )
+    if raw.get("use_sliding_window") or any(kind != "full_attention" for kind in _list(raw, "layer_types")):
+        raise InputError("config.json: only layers of full_attention are supported, no sliding windows")
+    hidden, heads = _integer(raw, "hidden_size"), _integer(raw, "num_attention_heads")
+    groups = _integer(raw, "num_key_value_heads", heads)
+    head_dim = _integer(raw, "head_dim", hidden // heads)
+    if heads % groups or head_dim % 2 or head_dim == 0:
+        raise InputError(f"config.json: {heads} heads of size {head_dim} over {groups} key-value heads can't be")
+    try:
+        return Qwen3Config(
+            vocab_size=_integer(raw, "vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=_integer(raw, "intermediate_size"),
+            num_hidden_layers=_integer(raw, "num_hidden_layers", most=MOST_LAYERS),
+            num_attention_heads=heads,
+            num_key_value_heads=groups,
+            head_dim=head_dim,
+            max_position_embeddings=_integer(raw, "max_position_embeddings", 32768),
+            rms_norm_eps=_positive(raw, "rms_norm_eps", 1e-6),
+            rope_parameters=_rope(raw),
+            attention_bias=False,
+        )
+    except Exception as error:  # transformers checks rotary settings itself, with errors of many kinds
+        raise InputError(f"config.json: {_one_line(error)}") from error
+
+
+def _rope(raw: dict[str, Any]) -> dict[str, Any]:
+    """Rotary settings under their older or newer names."""
+    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(given, dict):
+        raise InputError(f"config.json: rotary settings must be an object, got {given!r}")
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in ROTARY:
+        raise InputError(f"config.json: rope_type {kind!r} is not supported, only {', '.join(ROTARY)}")
+    return {**given, "rope_type": kind, "rope_theta": _positive({**raw, **given}, "rope_theta", 10000.0)}
 
 
 def _block_size(raw: dict[str, Any], block: dict[str, Any]) -> int:
     """Qwen3 checkpoints have it at the top, later ones in dflash_config."""
-    found = {place["block_size"] for place in (raw, block) if "block_size" in place}
-    if len(found) != 1:
-        raise InputError(f"config.json: block_size must be given, and once: found {sorted(found)}")
-    return int(found.pop())
+    found = [_integer(place, "block_size", least=2) for place in (raw, block) if "block_size" in place]
+    if not found or found[0] != found[-1]:
+        raise InputError(f"config.json: block_size must be given, and once: found {found}")
+    return found[0]
 
 
 def _head(block: dict[str, Any]) -> DominoConfig | None:
@@ -207,9 +262,9 @@ def _head(block: dict[str, Any]) -> DominoConfig | None:
     if kind not in ("domino", "causal_v5"):  # the second is an older name of the same head
         raise InputError(f"config.json: projector_type {kind!r} is not known here")
     return DominoConfig(
-        emb_dim=_need(block, "emb_dim"),
-        gru_hidden_dim=_need(block, "gru_hidden_dim"),
-        pure_draft_prefix_len=block.get("pure_draft_prefix_len", 1),
+        emb_dim=_integer(block, "emb_dim"),
+        gru_hidden_dim=_integer(block, "gru_hidden_dim"),
+        pure_draft_prefix_len=_integer(block, "pure_draft_prefix_len", 1, least=0),
     )
 
 
@@ -223,23 +278,18 @@ def _check_fit(config: DrafterConfig, raw: dict[str, Any], target: Target) -> No
     for name, ours, theirs in facts:
         if ours != theirs:
             raise InputError(f"the drafter's {name} is {ours}, target {target.name} has {theirs}")
-    rows = target.embedding.weight.shape[0]
+    rows = len(target.embedding.get_parameter("weight"))
     if config.mask_token_id >= rows:
-        raise InputError(
-            f"mask_token_id {config.mask_token_id} is outside the target's {rows} embedding rows"
-        )
+        raise InputError(f"mask_token_id {config.mask_token_id} is outside the target's {rows} embedding rows")
     # hidden_states of the last layer come normed, so its output is not a feature that can be read
     if config.target_layer_ids[-1] >= target.num_layers - 1:
-        raise InputError(
-            f"target_layer_ids {list(config.target_layer_ids)}: at most {target.num_layers - 2} here"
-        )
+        raise InputError(f"target_layer_ids {list(config.target_layer_ids)}: at most {target.num_layers - 2} here")
 
 
 def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
     for what, keys in (("missing", wanted.keys() - tensors), ("unexpected", tensors.keys() - wanted)):
         if keys:
-            shown = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
-            raise InputError(f"{folder}: {len(keys)} {what} tensors: {shown}")
+            raise InputError(f"{folder}: {len(keys)} {what} tensors: {_few(sorted(keys))}")
     for key, shape in wanted.items():
         if tensors[key].shape != shape:
             raise InputError(f"{folder}: {key} is {list(tensors[key].shape)}, the config wants {list(shape)}")
@@ -251,32 +301,31 @@ def _drafter_folder(name: str) -> Path:
             return folder
     if Path(name).exists() or name.count("/") != 1:
         known = sorted(p.name for p in DRAFTERS.glob("*") if p.is_dir())
-        raise InputError(
-            f"drafter {name}: no config.json there; shipped ones are {', '.join(known) or 'missing'}"
-        )
+        raise InputError(f"drafter {name}: no config.json there; shipped ones are {', '.join(known) or 'missing'}")
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"drafter {name}: can't be had from the hub ({_first_line(error)})") from error
+        raise InputError(f"drafter {name}: can't be had from the hub ({_one_line(error)})") from error
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a single file or of the shards that the index names."""
     index = folder / "model.safetensors.index.json"
     try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else None
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{index}: not a shard index ({_first_line(error)})") from error
+        mapped = json.loads(index.read_text(encoding="utf-8"))["weight_map"] if index.exists() else {}
+        names = sorted({Path(name).name for name in mapped.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: not a shard index ({_one_line(error)})") from error
     tensors: dict[str, Tensor] = {}
     for name in names or ["model.safetensors"]:
-        path = folder / Path(name).name
+        path = folder / name
         if not path.is_file():
             raise InputError(f"{path}: missing; only safetensors weights are read")
         try:
             with safe_open(path, framework="pt") as file:
                 tensors |= {key.removeprefix(LEGACY_PREFIX): file.get_tensor(key) for key in file.keys()}
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: corrupt ({_first_line(error)})") from error
+            raise InputError(f"{path}: corrupt ({_one_line(error)})") from error
     return tensors
 
 
@@ -307,6 +356,10 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     _replace(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n"))
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+def _one_line(error: BaseException) -> str:
+    text = textwrap.shorten(str(error), 200, placeholder=" ...")
+    return text if " " in text else f"{type(error).__name__} {text}".strip()
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -7,9 +7,11 @@ measures nothing across prompts, and does not load models.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,9 +61,7 @@ class Settings:
     @property
     def most_children(self) -> int:
         """The child cap k."""
-        return self.child_cap or (
-            self.budget if self.candidates is None else min(self.candidates, self.budget)
-        )
+        return self.child_cap or (self.budget if self.candidates is None else min(self.candidates, self.budget))
 
 
 # --- Methods -------------------------------------------------------------------------------------------------
@@ -251,9 +251,8 @@ def decode(
     check_drafter(settings.method, drafter)
     if isinstance(prompt, str):
         prompt = [prompt]
-    if len(prompt) == 0 or not isinstance(prompt[0], str):
-        ids = prompt.flatten().tolist() if isinstance(prompt, Tensor) else [int(i) for i in prompt]  # type: ignore[arg-type]
-        return _Request(target, drafter, settings, on_text).run(ids)
+    if isinstance(prompt, Tensor) or len(prompt) == 0 or not isinstance(prompt[0], str):
+        return _Request(target, drafter, settings, on_text).run(_token_ids(prompt))
     messages: list[Message] = []
     turns: list[Result] = []
     for turn in prompt:
@@ -261,6 +260,17 @@ def decode(
         turns.append(_Request(target, drafter, settings, on_text).run(target.encode(messages)))
         messages.append({"role": "assistant", "content": turns[-1].text})
     return turns[0] if len(turns) == 1 else Conversation.of(turns)
+
+
+def _token_ids(prompt: Prompt) -> list[int]:
+    """One row of ids as plain numbers; a tensor may have a batch of one around it."""
+    values: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
+    if isinstance(prompt, Tensor) and prompt.dim() == 2 and len(prompt) == 1:
+        values = values[0]
+    try:
+        return [operator.index(i) for i in values]
+    except TypeError as error:
+        raise InputError("a prompt of token ids must be one row of integers") from error
 
 
 def check_drafter(method: str, drafter: Drafter | None) -> None:
@@ -323,11 +333,7 @@ class _Request:
         return Result(self.stream.finish(), self.tokens, ids, rounds, seconds, prefill_seconds)
 
     def _rounds(self, limit: int) -> Iterator[Round]:
-        while (
-            len(self.tokens) < limit
-            and not self.stream.stopped
-            and self.tokens[-1] not in self.target.eos_ids
-        ):
+        while len(self.tokens) < limit and not self.stream.stopped and self.tokens[-1] not in self.target.eos_ids:
             yield self._round(limit)
 
     def _round(self, limit: int) -> Round:

@@ -157,9 +157,7 @@ class DraftModel(nn.Module):
         rope = self.rotary(rows, positions)
         return [cast(BlockLayer, layer).self_attn.key_value(rows, rope) for layer in self.layers]
 
-    def forward(
-        self, block: Tensor, positions: Tensor, context: list[KeyValue], mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, block: Tensor, positions: Tensor, context: list[KeyValue], mask: Tensor | None = None) -> Tensor:
         """Hidden rows [B, Q, H] of block embeddings [B, Q, H]; no mask: everything sees everything."""
         rope = self.rotary(block, positions)
         for layer, key_value in zip(self.layers, context, strict=True):

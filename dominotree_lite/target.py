@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,12 +56,8 @@ class Target:
     """The model whose text is to be produced. Batch size 1, full attention, positions checked."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> None:
+        _check_model(model, name)
         config = model.config
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise InputError(
-                f"{name}: layers of type {', '.join(sorted(kinds))}; only full attention works here"
-            )
         self.model, self.tokenizer, self.name = model.eval().requires_grad_(False), tokenizer, name
         self.device, self.dtype = model.device, model.dtype
         self.num_layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
@@ -80,16 +77,15 @@ class Target:
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids instead of text")
         if self.tokenizer.chat_template is None:
-            return self.tokenizer("\n\n".join(m["content"] for m in messages))["input_ids"]
-        return self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=True, tokenize=True
-        )["input_ids"]
+            return list(self.tokenizer("\n\n".join(m["content"] for m in messages)).input_ids)
+        rendered: Any = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        return list(rendered["input_ids"])
 
     def decode(self, ids: list[int]) -> str:
         """Text of token ids, special tokens left out; without a tokenizer, the ids themselves."""
         if self.tokenizer is None:
             return " ".join(map(str, ids))
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     @torch.inference_mode()
     def prefill(self, context: Context, ids: list[int], layer_ids: tuple[int, ...] = ()) -> Forward:
@@ -106,9 +102,7 @@ class Target:
                 f"the prompt has {len(ids)} tokens, {self.name} has {self.max_positions} positions: shorten it"
             )
         tokens = torch.tensor(ids, device=self.device)
-        result = self._forward(
-            context, tokens, torch.arange(len(ids), device=self.device), None, layer_ids, 1
-        )
+        result = self._forward(context, tokens, torch.arange(len(ids), device=self.device), None, layer_ids, 1)
         context.commit(list(range(len(ids))))
         return result
 
@@ -166,12 +160,25 @@ class Target:
     @torch.no_grad()
     def training_features(self, ids: Tensor, layer_ids: tuple[int, ...]) -> Tensor:
         """Features [B, S, T * H] of right-padded rows [B, S]: what a drafter learns from."""
-        hidden = self.model.base_model(
-            input_ids=ids, output_hidden_states=True, use_cache=False
-        ).hidden_states
+        hidden = self.model.base_model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
         return torch.cat([hidden[i + 1] for i in layer_ids], dim=-1)
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after this is the work's own."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _check_model(model: PreTrainedModel, name: str) -> None:
+    """Refuse what would verify a tree wrongly and say nothing."""
+    config = model.config
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or "position_ids" not in inspect.signature(type(model).forward).parameters:
+        raise InputError(f"{name}: a {config.model_type} model can't be told positions, so siblings can't share one")
+    if kinds is None and window is not None and window < positions:
+        kinds = ["sliding_attention"]
+    if strange := sorted(set(kinds or []) - {"full_attention"}):
+        raise InputError(f"{name}: layers of type {', '.join(strange)}; only full attention works here")
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise InputError(f"{name}: {config._attn_implementation} ignores a tree's mask; load it with sdpa or eager")

@@ -51,9 +51,7 @@ class TextStream:
     def _certain(self) -> int:
         """How much of the text no later token can change."""
         text = self.text.rstrip("\ufffd")
-        held = max(
-            (n for stop in self.stop for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0
-        )
+        held = max((n for stop in self.stop for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         return len(text) - held
 
     def _send(self, end: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,7 +95,8 @@ class Sampling:
         if self.top_p < 1:
             warpers.append(TopPLogitsWarper(self.top_p))
         flat = logits.reshape(-1, logits.shape[-1])
-        return warpers(None, flat).softmax(-1).view_as(logits)
+        no_ids: Any = None  # none of these looks at the tokens before
+        return warpers(no_ids, flat).softmax(-1).view_as(logits)
 
 
 def target_draws(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Draw:

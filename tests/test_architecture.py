@@ -27,11 +27,13 @@ ALLOWED: dict[str, set[str]] = {
     "verify": {"tree"},
     "drafter": set(),
     "target": set(),
+    "text": set(),
     "embedded": set(),
     "prompts": set(),
     "checkpoints": {"drafter", "target", "embedded"},
 }
 ALLOWED["decode"] = set(ALLOWED)
+METHOD = set(ALLOWED) - {"embedded", "prompts"}  # what a reader of the method reads: not what fetches files
 CORE_LINES, FILE_LINES, FUNCTION_LINES = 1500, 350, 60
 # Nothing but these may the core import from elsewhere: its declared dependencies and the standard library.
 IMPORT_NAMES = {"huggingface-hub": "huggingface_hub"}
@@ -138,7 +140,7 @@ def test_core_stays_small() -> None:
     sizes = {
         name: len(code_lines(path.read_text(encoding="utf-8")))
         for name, path in modules(PACKAGE).items()
-        if name in ALLOWED
+        if name in METHOD
     }
     assert sum(sizes.values()) < CORE_LINES, sizes
 

@@ -165,9 +165,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_converted_model_equals_the_gguf(tiny: embedded.EmbeddedModel, tiny_gguf: Path) -> None:
     folder = embedded.fetch("tiny", progress=False)
-    direct = AutoModelForCausalLM.from_pretrained(
-        tiny_gguf.parent, gguf_file=tiny_gguf.name, dtype=torch.float32
-    )
+    direct = AutoModelForCausalLM.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name, dtype=torch.float32)
     converted = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer("the other\n12 é", return_tensors="pt").input_ids
@@ -244,8 +242,7 @@ def test_two_at_once_both_end_with_a_whole_model(tiny: embedded.EmbeddedModel, q
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_publish", together)
         threads = [
-            threading.Thread(target=lambda: found.append(embedded.fetch("tiny", progress=False)))
-            for _ in range(2)
+            threading.Thread(target=lambda: found.append(embedded.fetch("tiny", progress=False))) for _ in range(2)
         ]
         for thread in threads:
             thread.start()
@@ -315,9 +312,7 @@ def test_a_killed_run_leaves_nothing_in_place_and_is_cleared_away(
     assert not killed.exists() and alive.exists()
 
 
-def test_an_interrupted_run_leaves_nothing(
-    tiny: embedded.EmbeddedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_leaves_nothing(tiny: embedded.EmbeddedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(gguf: Path, made: Path, *rest: object) -> None:
         stand_in(gguf, made, tiny, False)
         raise KeyboardInterrupt
@@ -328,9 +323,7 @@ def test_an_interrupted_run_leaves_nothing(
     assert list((embedded.cache_dir() / "targets").iterdir()) == []
 
 
-def test_progress_is_plain_lines_in_a_pipe(
-    tiny: embedded.EmbeddedModel, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_plain_lines_in_a_pipe(tiny: embedded.EmbeddedModel, capfd: pytest.CaptureFixture[str]) -> None:
     embedded.fetch("tiny")
     out, err = capfd.readouterr()
     assert out == ""
@@ -437,17 +430,13 @@ def test_cache_that_cannot_be_written(
     assert str(embedded.cache_dir()) in line and embedded.CACHE_VARIABLE in line
 
 
-def test_cache_that_is_a_file(
-    tiny: embedded.EmbeddedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_that_is_a_file(tiny: embedded.EmbeddedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(embedded.CACHE_VARIABLE, str(tmp_path / "file"))
     assert refusal().startswith("cannot write the cache: ")
 
 
-def test_a_programming_error_is_not_dressed_up(
-    tiny: embedded.EmbeddedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_programming_error_is_not_dressed_up(tiny: embedded.EmbeddedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 

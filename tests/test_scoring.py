@@ -69,9 +69,7 @@ def test_marginal_children_are_the_log_softmax_of_the_depth(data: st.DataObject)
 
 @pytest.mark.parametrize("uncorrected", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("candidates", [1, 2, 4, 5, 6, None])
-def test_conditional_children_equal_the_whole_head_on_the_whole_path(
-    uncorrected: int, candidates: int
-) -> None:
+def test_conditional_children_equal_the_whole_head_on_the_whole_path(uncorrected: int, candidates: int) -> None:
     for seed in range(3):
         given_round = random_round(vocabulary=5, depths=3, seed=seed, uncorrected=uncorrected)
         scorer = MAKERS["conditional"](given_round, 4, candidates)
@@ -101,14 +99,9 @@ def test_the_greedy_path_scorer_corrects_along_the_greedy_path_only(candidates: 
 def test_the_correction_matters_in_these_tests() -> None:
     """Without this the agreements above could be those of a head that corrects nothing."""
     given_round = random_round(vocabulary=5, depths=3, seed=1)
-    trees = [
-        [listed(make(given_round, 5, None), (p, q)) for p in (0, 1) for q in (0, 1)]
-        for make in MAKERS.values()
-    ]
+    trees = [[listed(make(given_round, 5, None), (p, q)) for p in (0, 1) for q in (0, 1)] for make in MAKERS.values()]
     marginal, greedy_path, conditional = ([[t for t, _ in kids] for kids in tree] for tree in trees)
-    assert all(kids == marginal[0] for kids in marginal) and all(
-        kids == greedy_path[0] for kids in greedy_path
-    )
+    assert all(kids == marginal[0] for kids in marginal) and all(kids == greedy_path[0] for kids in greedy_path)
     assert len({tuple(kids) for kids in conditional}) > 1
     assert marginal[0] != greedy_path[0]
 
@@ -182,9 +175,7 @@ def test_a_bf16_head_is_rounded_no_further_than_its_own_projections() -> None:
     scorer, head = MAKERS["conditional"](given_round, 4, 4), given_round.head
     for depth, path in [(1, ()), (2, (3,))]:
         state = state_after(scorer, path)
-        projected = (
-            head.project_hidden(given_round.hidden)[depth - 1].double() + head.project_states(state).double()
-        )
+        projected = head.project_hidden(given_round.hidden)[depth - 1].double() + head.project_states(state).double()
         correction = torch.nn.functional.silu(projected) @ head.w2.weight.double().T
         base = given_round.base_logits[depth - 1].double()
         expected = naive_children(base.tolist(), (base + correction[0]).tolist(), 4, 4)
@@ -202,9 +193,7 @@ def test_equal_bf16_logits_rank_by_token_id() -> None:
 @pytest.mark.parametrize("candidates", [3, None])
 def test_what_depends_on_no_path_is_computed_once_a_round(candidates: int | None) -> None:
     given_round = random_round(vocabulary=6, depths=3, seed=6)
-    scorer = ConditionalScorer(
-        given_round.head, given_round.hidden, given_round.base_logits, 0, 4, candidates
-    )
+    scorer = ConditionalScorer(given_round.head, given_round.hidden, given_round.base_logits, 0, 4, candidates)
     for path in [(), (1,), (2,), (1, 2)]:
         listed(scorer, path)
     assert given_round.head.calls["project_hidden"] == 1

@@ -1,1 +1,1 @@
-"""Training a drafter for a target. The core never imports this."""
+"""Training a drafter: the target writes the text, blocks are learnt from it. The core never imports this."""

@@ -73,12 +73,14 @@ def load_corpus(paths: list[Path], vocab_size: int) -> Corpus:
 
 def _load_file(path: Path, vocab_size: int) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             flat, length, reply, temp = (file[key] for key in ("flat", "len", "ast", "temp"))
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, TypeError, ValueError, KeyError, BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: not a corpus file ({error})") from error
-    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (flat, length, reply)):
-        raise InputError(f"{path}: flat, len and ast must be rows of whole numbers")
+    if any(part.ndim != 1 for part in (flat, length, reply, temp)):
+        raise InputError(f"{path}: flat, len, ast and temp must be plain lists")
+    if any(part.dtype.kind not in "iu" for part in (flat, length, reply)) or temp.dtype.kind not in "iuf":
+        raise InputError(f"{path}: flat, len and ast must be whole numbers, temp numbers")
     length, reply = length.astype(np.int64), reply.astype(np.int64)
     if not len(length) == len(reply) == len(temp) or int(length.sum()) != len(flat):
         raise InputError(f"{path}: row lengths do not add up to the text")
