@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from .drafter import DominoConfig, Drafter, DrafterConfig, DraftModel
 from .embedded import EMBEDDED, fetch
 from .errors import InputError
+from .packed import is_packed, pack_linears
 from .target import Target
 
 DRAFTERS = Path(__file__).resolve().parent.parent / "data" / "drafters"
@@ -34,14 +35,21 @@ LEGACY_PREFIX = "logit_head."  # older exports nest the head's tensors under it
 ROTARY = ("default", "linear", "yarn", "llama3")  # frequencies of the others depend on the length of the text
 MOST_LAYERS = 1000  # more is a mistake, and would be built before the tensors are looked at
 SHARD_BYTES = 32 * 2**20
+LINEAR = ("packed", "plain")
 
 
-def load_target(name: str, device: str | None = None, dtype: torch.dtype | None = None) -> Target:
+def load_target(
+    name: str, device: str | None = None, dtype: torch.dtype | None = None, linear: str = "packed"
+) -> Target:
     """A target by alias (`smollm2`), folder or hub id, on a device (CUDA where there is one).
 
     The dtype defaults to float32 on a CPU, where greedy output then equals plain decoding token by token, and
-    bfloat16 on a GPU. Raises InputError where the model can't be had or can't serve as a target.
+    bfloat16 on a GPU. `linear` "packed" lays out the weights of a float32 model on a CPU for oneDNN, which makes
+    a tree's verification cheaper (packed.py); "plain" leaves PyTorch's own product. Raises InputError where the
+    model can't be had or can't serve as a target.
     """
+    if linear not in LINEAR:
+        raise InputError(f"no linear layers of kind {linear!r}; there are {', '.join(LINEAR)}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
     source = fetch(name) if name in EMBEDDED else name
@@ -55,11 +63,15 @@ def load_target(name: str, device: str | None = None, dtype: torch.dtype | None 
         raise InputError(f"target {name}: can't be loaded ({_one_line(error)})") from error
     if missing := sorted(report["missing_keys"]):  # transformers would fill them with noise
         raise InputError(f"target {name}: {len(missing)} missing tensors: {_few(missing)}")
+    if linear == "packed":
+        pack_linears(model)
     return Target(model, tokenizer, name)
 
 
 def load_drafter(name: str, target: Target) -> Drafter:
     """A drafter by alias (a folder under data/drafters), folder or hub id, bound to its target.
+
+    On the target's device, in its dtype, and packed if it is.
 
     Raises InputError with the line that says which key, tensor, shape or size does not fit.
     """
@@ -82,6 +94,8 @@ def load_drafter(name: str, target: Target) -> Drafter:
     model.to(target.dtype)
     # Its frequencies are not in the file, and rounded to bfloat16 they would turn distant positions wrongly.
     model.rotary = type(model.rotary)(config.backbone).to(target.device)
+    if is_packed(target.model):
+        pack_linears(model)
     return Drafter(model, target.embedding, target.output, name)
 
 

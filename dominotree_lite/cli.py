@@ -158,9 +158,9 @@ def _add_train_drafter(stages: _Commands[_Parser]) -> None:
     add("corpus", type=Path, nargs="+", help="files that train corpus wrote, or folders of them")
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter, its card and run/ go")
     add("--kind", choices=("domino", "dflash"), default="domino", help="with the correction head, or without")
-    add("--steps", type=int, default=10_000, metavar="N", help="optimiser steps")
-    add("--rows", type=int, default=48, metavar="N", help="conversations a step")
-    add("--anchors", type=int, default=32, metavar="N", help="blocks of each conversation a step")
+    add("--steps", type=int, default=11_500, metavar="N", help="optimiser steps")
+    add("--rows", type=int, default=48, metavar="N", help="conversations a step (a GPU's share: on a CPU give 2)")
+    add("--anchors", type=int, default=32, metavar="N", help="blocks of each conversation a step (on a CPU give 4)")
     add("--learning-rate", type=float, default=1e-3, metavar="X", help="at its highest")
     add("--seed", type=int, default=0, metavar="N", help="of weights, order and anchors")
     add("--layers", type=int, default=5, metavar="N", help="of the backbone")
@@ -190,6 +190,8 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", metavar="D", help="cpu, cuda or cuda:N (cuda where there is one)")
     add("--dtype", choices=DTYPES, help="of all models (float32 on a CPU, bfloat16 on a GPU)")
+    add("--linear", choices=("packed", "plain"), default="packed",
+        help="float32 linear layers on a CPU: weights laid out for oneDNN, or PyTorch's own product")  # fmt: skip
     add("--threads", type=int, metavar="N", help="CPU threads (what torch chooses)")
 
 
@@ -328,7 +330,7 @@ def _target(arguments: argparse.Namespace) -> Target:
         torch.set_num_threads(arguments.threads)
     _check_device(arguments.device, torch.cuda.device_count())
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
-    return load_target(arguments.target, arguments.device, dtype)
+    return load_target(arguments.target, arguments.device, dtype, arguments.linear)
 
 
 def _check_device(name: str | None, gpus: int) -> None:

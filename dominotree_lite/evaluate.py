@@ -22,6 +22,7 @@ import transformers
 from .decode import METHODS, Conversation, Result, Settings, StageSeconds, check_drafter, decode
 from .drafter import Drafter
 from .errors import InputError
+from .packed import is_packed
 from .prompts import ALL, PromptRow
 from .target import Context, Target
 
@@ -281,6 +282,7 @@ def describe(target: Target, drafters: Drafters, methods: Sequence[str], setting
         "methods": list(methods),
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
+        "linear": "packed" if is_packed(target.model) else "plain",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -28,9 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "drafter": set(),
     "target": set(),
     "text": set(),
+    "packed": set(),
     "embedded": set(),
     "prompts": set(),
-    "checkpoints": {"drafter", "target", "embedded"},
+    "checkpoints": {"drafter", "target", "embedded", "packed"},
 }
 ALLOWED["decode"] = set(ALLOWED)
 METHOD = set(ALLOWED) - {"embedded", "prompts"}  # what a reader of the method reads: not what fetches files

@@ -114,14 +114,27 @@ def most_children(result: Result) -> int:
 
 
 @trees
-def test_a_budget_beyond_the_whole_tree_drafts_the_whole_tree(method: str) -> None:
+@pytest.mark.parametrize("budget", [38, 39, 40, 1000])
+def test_the_whole_tree_is_drafted_and_no_more(method: str, budget: int) -> None:
     target = target_of(tiny_model(vocabulary=3))
     drafter = random_for(method, target, block=4)
-    wanted = greedy(target.model, [1], 12)
-    result = generate([1], target, drafter, method=method, budget=1000, max_new_tokens=12)
-    assert result.token_ids == wanted
-    assert len(result.rounds[0].tree) == 3 + 9 + 27
-    assert result.tau > 3.5  # everything possible was drafted, so only the end of the text ends a round short
+    result = generate([1], target, drafter, method=method, budget=budget, max_new_tokens=13)
+    assert result.token_ids == greedy(target.model, [1], 13)
+    assert len(result.rounds[0].tree) == min(budget, 3 + 9 + 27)
+    assert result.tau == 4 or budget == 38  # whatever the target says was drafted
+
+
+@all_methods
+def test_the_smallest_vocabulary_and_the_shortest_block_work(method: str) -> None:
+    one, two = target_of(tiny_model(vocabulary=1)), target_of(tiny_model(vocabulary=2))
+    for target, block in ((one, 6), (one, 2), (two, 2)):
+        for budget in (0, 1, 2, 3, 64):
+            drafter = random_for(method, target, block=block, mask=0)
+            result = generate([0], target, drafter, method=method, budget=budget, max_new_tokens=13)
+            assert result.token_ids == greedy(target.model, [0], 13)
+            wide = method not in TREES or budget >= target.vocab_size
+            if method != "ar" and block == 2 and wide and target is one:
+                assert result.tau == 2
 
 
 @pytest.mark.parametrize("method", [name for name in KINDS if name != "ar"])

@@ -124,12 +124,15 @@ def test_no_mask_is_left_over_from_a_bushy_round() -> None:
         session.commit(root, [])
 
 
-@pytest.mark.parametrize("count", [*range(1, 18), 33, 64, 65, 130])
-def test_a_row_does_not_depend_on_how_many_nodes_ride_along(count: int) -> None:
+def test_a_row_does_not_depend_on_how_many_nodes_ride_along() -> None:
     model = cached_model()
     session = Session(model, [8, 1, 1])
-    tree = random_tree(np.random.default_rng(count), 6, count, 50)
-    assert_close(session.verify(tree).logits[0], plain_logits(model, [8, 1, 1, 6])[-1])
+    wanted = plain_logits(model, [8, 1, 1, 6])[-1]
+    for count in range(130):
+        tree = random_tree(np.random.default_rng(count), 6, count, 50)
+        with torch.inference_mode():
+            session.context.commit([])  # forget the last pass
+        assert_close(session.verify(tree).logits[0], wanted)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

@@ -181,7 +181,7 @@ def test_draws_follow_the_row_of_their_node() -> None:
         assert square < 18.4  # chi-square, two degrees of freedom, 1 in 10,000
 
 
-@pytest.mark.parametrize("temperature", [0, 0.0, 1e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize("temperature", [0, 0.0, 1e-300, 1e-40, 1e-6, 1e-5, 1e-4])
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_limit_of_small_temperatures_is_greedy(temperature: float, scale: float, dtype: torch.dtype) -> None:

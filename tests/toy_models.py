@@ -223,11 +223,9 @@ def randomise(model: nn.Module, seed: int, spread: float = 0.4) -> None:
         weight.data = (noise * spread + ("norm" in name)).to(weight.dtype)
 
 
-def random_drafter(
-    target: Target, kind: str, shift: bool = False, *, seed: int = 0, block: int = 6, uncorrected: int = 1
-) -> Drafter:
-    config = drafter_config(target.vocab_size, target.hidden_size, kind, shift, block=block, uncorrected=uncorrected)
-    model = DraftModel(config)
+def random_drafter(target: Target, kind: str, shift: bool = False, *, seed: int = 0, **options: int) -> Drafter:
+    """A drafter that knows nothing; `options` as in `drafter_config`."""
+    model = DraftModel(drafter_config(target.vocab_size, target.hidden_size, kind, shift, **options))
     randomise(model, seed)
     return Drafter(model.to(target.dtype), target.embedding, target.output, f"random {kind}")
 

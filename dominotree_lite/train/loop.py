@@ -39,7 +39,7 @@ Features = Callable[[Tensor], Tensor]  # ids [B, S] -> the target's features [B,
 class TrainConfig:
     """Settings of a run; every one that changes the losses is here. Defaults are the shipped recipe."""
 
-    steps: int = 10_000
+    steps: int = 11_500
     rows: int = 48
     anchors: int = 32
     learning_rate: float = 1e-3

@@ -59,6 +59,7 @@ def font(size: float = TEXT_SIZE, bold: bool = False) -> FontProperties:
     return FontProperties(fname=str(_BOLD if bold else _REGULAR), size=size)
 
 
+@cache
 def text_width(text: str, size: float = TEXT_SIZE, bold: bool = False) -> float:
     """Width of one line, in points."""
     return float(TextToPath().get_text_width_height_descent(text, font(size, bold), ismath=False)[0])
@@ -130,7 +131,7 @@ class ProbabilityScale:
         """Black or white, whichever is read more easily on the colour."""
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in self.colour(log_prob)[:3]]
         luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-        return INK if luminance > 0.18 else PAPER
+        return OKABE_ITO["black"] if luminance > 0.179 else PAPER  # there, both have a contrast of 4.6
 
 
 # --- Storing and showing -------------------------------------------------------------------------------------

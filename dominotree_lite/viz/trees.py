@@ -351,7 +351,7 @@ def _key(fig: Figure, scale: ProbabilityScale) -> None:
     words.set_axis_off()
     x = EDGE
     for kind, look in _LOOKS.items():
-        _box(words, x, FOOT / 2, kind, kind, scale, math.log(0.1))
+        _box(words, x, FOOT / 2, kind, kind, scale, -math.log(10) * scale.decades / 2)
         x += style.text_width(kind, bold=look.bold) + 2 * PAD + GAP
     words_end = x + style.text_width(PROBABILITY) + GAP / 2
     _write(words, x, FOOT / 2, PROBABILITY)

@@ -1,0 +1,55 @@
+"""Packed linear layers against PyTorch's own product, and what must not change when a model is packed."""
+
+import pytest
+import torch
+from torch import nn
+from toy_models import tiny_model
+
+from dominotree_lite.packed import PackedLinear, can_pack, is_packed, pack_linears
+
+needs_packing = pytest.mark.skipif(
+    not can_pack(torch.zeros(1, 1)), reason="this PyTorch or processor has no oneDNN to pack for"
+)
+
+
+@needs_packing
+@pytest.mark.parametrize("rows", [1, 2, 17, 64, 200])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_product_is_the_float64_one_up_to_rounding(rows: int, bias: bool) -> None:
+    torch.manual_seed(rows)
+    plain = nn.Linear(96, 40, bias=bias)
+    x = torch.randn(3, rows, 96)
+    exact = x.double() @ plain.weight.double().T + (plain.bias.double() if bias else 0)
+    with torch.inference_mode():
+        assert torch.allclose(PackedLinear(plain)(x).double(), exact, atol=1e-5, rtol=0)
+
+
+@needs_packing
+def test_every_linear_is_replaced_and_greedy_text_stays() -> None:
+    model = tiny_model("llama", tied=True)
+    ids = torch.tensor([[5, 6, 7]])
+    settings = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    before, names = model.generate(ids, **settings), set(model.state_dict())
+    linears = sum(type(module) is nn.Linear for module in model.modules())
+    assert not is_packed(model) and pack_linears(model) == linears and is_packed(model)
+    assert pack_linears(model) == 0  # nothing plain is left
+    assert model.generate(ids, **settings).equal(before)
+    assert set(model.state_dict()) == names
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+@needs_packing
+def test_gradients_are_those_of_the_plain_layer() -> None:
+    plain = nn.Linear(8, 4)
+    x = torch.randn(5, 8)
+    plain(x).square().sum().backward()
+    wanted = plain.weight.grad.clone()
+    plain.weight.grad = None
+    PackedLinear(plain)(x).square().sum().backward()
+    assert torch.allclose(plain.weight.grad, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_dtypes_are_left_alone(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).to(dtype)
+    assert pack_linears(model) == 0 and not is_packed(model)
