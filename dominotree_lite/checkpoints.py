@@ -54,9 +54,14 @@ def load_target(
     dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
     source = fetch(name) if name in EMBEDDED else name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True
+            source,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
         model, report = loaded[0].to(device), loaded[1]
     except Exception as error:  # a broken folder makes transformers raise anything, KeyError to ZeroDivisionError
@@ -95,7 +100,7 @@ def load_drafter(name: str, target: Target) -> Drafter:
     # Its frequencies are not in the file, and rounded to bfloat16 they would turn distant positions wrongly.
     model.rotary = type(model.rotary)(config.backbone).to(target.device)
     if is_packed(target.model):
-        pack_linears(model)
+        pack_linears(model.layers)
     return Drafter(model, target.embedding, target.output, name)
 
 

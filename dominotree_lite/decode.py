@@ -55,6 +55,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} {value} is too small: give {least} or more")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed {self.seed}: give 0 or more, below 2^63")
         if not all(self.stop):
             raise InputError("a stop string is empty")
 
@@ -249,15 +251,16 @@ def decode(
 ) -> Result:
     """`generate` with its settings in one object."""
     check_drafter(settings.method, drafter)
+    generator = torch.Generator(target.device).manual_seed(settings.seed)  # one for all turns: draws are never reused
     if isinstance(prompt, str):
         prompt = [prompt]
     if isinstance(prompt, Tensor) or len(prompt) == 0 or not isinstance(prompt[0], str):
-        return _Request(target, drafter, settings, on_text).run(_token_ids(prompt))
+        return _Request(target, drafter, settings, generator, on_text).run(_token_ids(prompt))
     messages: list[Message] = []
     turns: list[Result] = []
     for turn in prompt:
         messages.append({"role": "user", "content": str(turn)})
-        turns.append(_Request(target, drafter, settings, on_text).run(target.encode(messages)))
+        turns.append(_Request(target, drafter, settings, generator, on_text).run(target.encode(messages)))
         messages.append({"role": "assistant", "content": turns[-1].text})
     return turns[0] if len(turns) == 1 else Conversation.of(turns)
 
@@ -308,12 +311,13 @@ class _Request:
         target: Target,
         drafter: Drafter | None,
         settings: Settings,
+        generator: torch.Generator,
         on_text: Callable[[str], None] | None,
     ) -> None:
         self.target, self.settings, self.method = target, settings, METHODS[settings.method]
         self.drafter = drafter if self.method else None
         self.layer_ids = self.drafter.config.target_layer_ids if self.drafter else ()
-        self.generator = torch.Generator(target.device).manual_seed(settings.seed)
+        self.generator = generator
         self.stream = TextStream(target.decode, settings.stop, on_text)
         self.context, self.draft_cache = Context(), ContextCache()
         self.tokens: list[int] = []

@@ -18,6 +18,7 @@ from .prompts import ALL, PromptRow
 from .snapshot import Snapshot, snapshot
 from .target import Target
 from .terminal import console, print_comparison, progress_over, round_line
+from .verify import Sampling
 
 SHOWN_METHOD, TREES = "dominotree", ("marginal", "dominotree")
 TITLES = ("marginal: each depth on its own", "dominotree: each node after its own path")
@@ -48,9 +49,10 @@ def run_demo(prompts: Sequence[PromptRow], target: Target, drafters: Drafters, s
     write_json(out / TABLE_NAME, comparison.to_json())
     print_comparison(comparison, [ALL])
     turn = prompts[0].turns[0]
-    shown = decode(turn, target, drafters["domino"], replace(settings, method=SHOWN_METHOD))
+    greedy = replace(settings, method=SHOWN_METHOD, sampling=Sampling())  # a round can be looked into again then
+    shown = decode(turn, target, drafters["domino"], greedy)
     print_rounds(turn, shown, target)
-    moment = telling_round(shown, target, drafters["domino"], replace(settings, budget=PICTURE_BUDGET))
+    moment = telling_round(shown, target, drafters["domino"], replace(greedy, budget=PICTURE_BUDGET))
     pictures = draw(moment, target, out)
     print_choice(shown, moment)
     console().print("wrote", *(out / TABLE_NAME, *pictures), highlight=False, soft_wrap=True)

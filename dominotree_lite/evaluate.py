@@ -126,7 +126,7 @@ def compare(
     """Decode every prompt with every method; `settings.method` is not read.
 
     A second turn follows the method's own first answer. Raises InputError before anything runs for an unknown
-    or repeated method, for one whose drafter is not there, and for a first turn beyond the target's positions.
+    or repeated method, for one whose drafter is not there, and for user turns beyond the target's positions.
     """
     _check(prompts, target, drafters, methods)
     each = {method: replace(settings, method=method) for method in methods}
@@ -166,7 +166,7 @@ def _check(prompts: Sequence[PromptRow], target: Target, drafters: Drafters, met
     if not prompts:
         raise InputError("there are no prompts to compare on")
     for prompt in prompts:
-        length = len(target.encode([{"role": "user", "content": prompt.turns[0]}]))
+        length = len(target.encode([{"role": "user", "content": "\n".join(prompt.turns)}]))  # answers come on top
         if not 0 < length <= target.max_positions:
             raise InputError(
                 f"prompt {prompt.id}: {length} tokens, {target.name} takes 1 to {target.max_positions}: change it"
@@ -179,10 +179,17 @@ def _drafter(drafters: Drafters, method: str) -> Drafter | None:
 
 
 def _decode(prompt: PromptRow, target: Target, drafters: Drafters, settings: Settings) -> Result:
+    own = replace(settings, seed=seed_of(prompt, settings.seed))
     try:
-        return decode(prompt.turns, target, _drafter(drafters, settings.method), settings)
+        return decode(prompt.turns, target, _drafter(drafters, settings.method), own)
     except InputError as error:
         raise InputError(f"prompt {prompt.id}, method {settings.method}: {error}") from error
+
+
+def seed_of(prompt: PromptRow, seed: int) -> int:
+    """The seed of one prompt's draws: prompts that share draws would not be independent."""
+    digest = hashlib.sha256(f"{seed} {prompt.id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 # --- Against plain decoding ----------------------------------------------------------------------------------

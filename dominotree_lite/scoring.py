@@ -79,6 +79,8 @@ def top(values: Tensor, count: int) -> Tensor:
     """
     n = values.shape[-1]
     count = min(count, n)
+    if count == 1:  # argmax takes the first of equals
+        return values.argmax(dim=-1, keepdim=True)
     if count == n:
         return values.sort(dim=-1, descending=True, stable=True).indices
     cut = values.topk(max(count, 1)).values[..., -1:]

@@ -73,12 +73,17 @@ class Target:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
 
     def encode(self, messages: list[Message]) -> list[int]:
-        """Token ids of a conversation in the chat template, ready for a reply (the bare text without one)."""
+        """Token ids of a conversation in the chat template, ready for a reply (the bare text without one).
+
+        Templates that know a thinking mode are told to leave it off: drafters are trained for replies without.
+        """
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids instead of text")
         if self.tokenizer.chat_template is None:
             return list(self.tokenizer("\n\n".join(m["content"] for m in messages)).input_ids)
-        rendered: Any = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        rendered: Any = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True, enable_thinking=False
+        )
         return list(rendered["input_ids"])
 
     def decode(self, ids: list[int]) -> str:

@@ -187,7 +187,7 @@ def test_a_published_config_is_read(kind: str) -> None:
     assert config.backbone.rope_parameters == {"rope_type": "default", "rope_theta": 1e6}
     if kind == "domino":
         assert vars(config.head) == {"emb_dim": 256, "gru_hidden_dim": 1024, "pure_draft_prefix_len": 1}
-    with torch.device("meta"):  # sizes of section 1.1 and 2.3 of the papers: 537.4 M and 50.8 M
+    with torch.device("meta"):  # 537.4 M parameters of a backbone, and 50.8 M of a head
         model = DraftModel(config)
     count = sum(weight.numel() for weight in model.parameters())
     assert round(count / 1e6, 1) == (537.4 if kind == "dflash" else 588.3)

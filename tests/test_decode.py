@@ -374,7 +374,7 @@ def test_a_conversation_is_its_turns_by_hand(method: str, chat: bool) -> None:
     drafter = random_for(method, target)
 
     def ask(prompt: Any) -> Result:
-        return generate(prompt, target, drafter, method=method, max_new_tokens=9, temperature=0.7, seed=1)
+        return generate(prompt, target, drafter, method=method, max_new_tokens=9)
 
     whole = ask(["Hi", "And?"])
     first = ask("Hi")
@@ -393,6 +393,16 @@ def test_a_conversation_is_its_turns_by_hand(method: str, chat: bool) -> None:
     assert whole.prompt_ids == second.prompt_ids
     emitted = sum(len(turn.token_ids) - 1 for turn in whole.turns)
     assert whole.tau == emitted / len(whole.rounds)
+
+
+def test_turns_do_not_share_their_draws() -> None:
+    model = tiny_model(vocabulary=258)
+    torch.nn.init.zeros_(model.get_output_embeddings().weight)  # any token is as likely as any other
+    target = target_of(model, tokenizer=byte_tokenizer(False))
+    whole = generate(["Hi", "And?"], target, method="ar", max_new_tokens=9, temperature=1.0, seed=1)
+    assert isinstance(whole, Conversation)
+    first, second = (turn.token_ids for turn in whole.turns)
+    assert sum(a == b for a, b in zip(first, second, strict=False)) < 3
 
 
 def test_a_prompt_may_be_a_list_a_tuple_or_a_tensor_of_ids() -> None:

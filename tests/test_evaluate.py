@@ -242,6 +242,7 @@ def test_the_json_has_the_documented_shape(target: Target, drafters: dict[str, D
         "drafters": {"dflash": "random dflash", "domino": "random domino"},
         "methods": ["ar", "ddtree"],
         "dtype": "float32",
+        "linear": "plain",
         "device": "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -311,6 +312,6 @@ def test_what_can_not_run_is_refused_before_anything_runs(
 
 
 def test_a_later_turn_beyond_the_positions_names_its_prompt(target: Target) -> None:
-    row = PromptRow("two-part", "a", ("Hi", "x" * 600))
+    row = PromptRow("two-part", "a", ("Hi", "x" * 485))  # fits without the first answer, not with it
     with pytest.raises(InputError, match="prompt two-part, method ar: .*512 positions"):
         compare([row], target, {}, ["ar"], SETTINGS)

@@ -132,9 +132,8 @@ def test_the_smallest_vocabulary_and_the_shortest_block_work(method: str) -> Non
             drafter = random_for(method, target, block=block, mask=0)
             result = generate([0], target, drafter, method=method, budget=budget, max_new_tokens=13)
             assert result.token_ids == greedy(target.model, [0], 13)
-            wide = method not in TREES or budget >= target.vocab_size
-            if method != "ar" and block == 2 and wide and target is one:
-                assert result.tau == 2
+            if target is one and method != "ar" and (budget or method not in TREES):
+                assert result.tau > 1  # there is nothing to get wrong
 
 
 @pytest.mark.parametrize("method", [name for name in KINDS if name != "ar"])

@@ -77,7 +77,19 @@ def tiny_model(
         attn_implementation=attention,
     )
     torch.manual_seed(seed)
-    return make_model(config).to(dtype).eval()
+    model = make_model(config).to(dtype).eval()
+    return _with_exact_norms(model) if dtype == torch.float64 else model
+
+
+def _with_exact_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model with norms in its own precision: those of transformers always compute in float32."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child).__name__.endswith("RMSNorm"):
+                norm = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(module, name, norm)
+    return model
 
 
 @cache

@@ -109,7 +109,9 @@ def chat_frame(target: Target) -> Frame:
     if tokenizer.chat_template is None:
         return Frame("", [], target.eos_ids, template=False)
     message = [{"role": "user", "content": SENTINEL}]
-    text = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+    text = str(
+        tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+    )
     if text.count(SENTINEL) != 1:
         raise InputError(f"{target.name}: its chat template does not show the user's words exactly once")
     before, _, rest = text.partition(SENTINEL)

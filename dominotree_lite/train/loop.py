@@ -55,6 +55,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if min(self.steps, self.rows, self.anchors) < 1 or self.learning_rate <= 0 or self.gamma <= 0:
             raise InputError("steps, rows, anchors, learning_rate and gamma must be positive")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed {self.seed}: give 0 or more, below 2^63")
         if not (0 <= self.base_floor <= 1 and 0 < self.base_decay <= 1 and 0 <= self.warmup < 1):
             raise InputError("base_floor, base_decay and warmup are fractions of one")
 
@@ -110,6 +112,8 @@ class Training:
         self, batches: Batches, held_out: Batches, evaluate_every: int = 1000, max_seconds: float = math.inf
     ) -> bool:
         """Train to the end or for `max_seconds` of wall time; True when all steps are done."""
+        if evaluate_every < 1:
+            raise InputError(f"evaluate_every {evaluate_every}: give the steps between checkpoints, 1 or more")
         began, already = time.perf_counter(), self.seconds
         bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
         while self.step < self.config.steps and time.perf_counter() - began < max_seconds:
