@@ -9,7 +9,6 @@ nothing. This file decodes nothing.
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 
 from .drafter import DominoConfig, Drafter, DrafterConfig, DraftModel
 from .embedded import EMBEDDED, fetch
 from .errors import InputError
+from .files import write_file, write_json
 from .packed import is_packed, pack_linears
 from .target import Target
 
@@ -117,14 +117,14 @@ def save_drafter(model: DraftModel, folder: Path, num_target_layers: int) -> Non
     if len(shards) == 1:
         names = ["model.safetensors"]
     for name, shard in zip(names, shards, strict=True):
-        _replace(folder / name, lambda path, shard=shard: save_file(shard, path, metadata={"format": "pt"}))
+        _write_shard(folder / name, shard)
     for old in set(folder.glob("model*.safetensors*")) - {folder / name for name in names}:
         old.unlink()  # the index of more shards would be read in place of fewer
     if len(shards) > 1:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-        _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
-    _write_json(folder / "config.json", config_json(model.config, num_target_layers))
+        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
+    write_json(folder / "config.json", config_json(model.config, num_target_layers))
 
 
 def default_layer_ids(num_target_layers: int, count: int) -> tuple[int, ...]:
@@ -365,14 +365,9 @@ def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     return shards
 
 
-def _replace(path: Path, write: Any) -> None:
-    temporary = path.with_name(path.name + ".part")
-    write(temporary)
-    os.replace(temporary, path)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    _replace(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n"))
+def _write_shard(path: Path, shard: dict[str, Tensor]) -> None:
+    data = save(shard, metadata={"format": "pt"})
+    write_file(path, lambda part: part.write_bytes(data))
 
 
 def _one_line(error: BaseException) -> str:

@@ -214,7 +214,7 @@ def _candidates(text: str) -> int | None:
 
 def _demo(arguments: argparse.Namespace) -> None:
     from .demo import run_demo
-    from .evaluate import check_writable
+    from .files import check_writable
     from .prompts import DEMO, load_prompts
 
     settings = _settings(arguments)
@@ -225,7 +225,8 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from .evaluate import check_writable, compare, usable_methods, write_json
+    from .evaluate import compare, usable_methods
+    from .files import check_writable, write_json
     from .prompts import load_prompts
     from .terminal import print_comparison, progress_over
 
@@ -256,7 +257,7 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 
 def _train_corpus(arguments: argparse.Namespace) -> None:
-    from .evaluate import check_writable
+    from .files import check_writable
     from .train.generate import CorpusConfig, write_corpus
 
     config = CorpusConfig(
@@ -274,7 +275,7 @@ def _train_corpus(arguments: argparse.Namespace) -> None:
 
 
 def _train_drafter(arguments: argparse.Namespace) -> None:
-    from .evaluate import check_writable
+    from .files import check_writable
     from .train.loop import TrainConfig
     from .train.recipe import DrafterSizes, drafter_config
     from .train.run import train_drafter

@@ -13,7 +13,8 @@ from pathlib import Path
 from .decode import Result, Settings, check_drafter, decode
 from .drafter import Drafter
 from .errors import InputError
-from .evaluate import Comparison, Drafters, compare, usable_methods, write_json
+from .evaluate import Comparison, Drafters, compare, usable_methods
+from .files import write_json
 from .prompts import ALL, PromptRow
 from .snapshot import Snapshot, snapshot
 from .target import Target

@@ -8,12 +8,10 @@ not load models, print, or know the command line.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -277,7 +275,7 @@ def _row(method: str, suite: str, records: Sequence[Record], base_rate: float, c
     )
 
 
-# --- What it was measured with, and where it goes --------------------------------------------------------------
+# --- What it was measured with --------------------------------------------------------------
 
 
 def describe(target: Target, drafters: Drafters, methods: Sequence[str], settings: Settings) -> dict[str, Any]:
@@ -304,31 +302,3 @@ def machine(device: torch.device) -> dict[str, Any]:
     """Processor, number of CPUs, and the GPU (None on a CPU)."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {"processor": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "gpu": gpu}
-
-
-def check_writable(path: Path) -> None:
-    """Make the folder that `path` is to lie in. Raises InputError where that, or a file there, is impossible."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error.strerror) from error
-    if path.is_dir():
-        raise _unwritable(path, "it is a folder")
-    if not os.access(path.parent, os.W_OK):
-        raise _unwritable(path, "its folder is read-only")
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write the file whole or not at all. Raises InputError where it can't be written."""
-    check_writable(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise _unwritable(path, error.strerror) from error
-
-
-def _unwritable(path: Path, reason: str | None) -> InputError:
-    return InputError(f"{path}: can't be written ({reason}); choose another place")

@@ -28,13 +28,14 @@ ALLOWED: dict[str, set[str]] = {
     "drafter": set(),
     "target": set(),
     "text": set(),
+    "files": set(),
     "packed": set(),
     "embedded": set(),
     "prompts": set(),
-    "checkpoints": {"drafter", "target", "embedded", "packed"},
+    "checkpoints": {"drafter", "target", "embedded", "files", "packed"},
 }
 ALLOWED["decode"] = set(ALLOWED)
-METHOD = set(ALLOWED) - {"embedded", "prompts"}  # what a reader of the method reads: not what fetches files
+METHOD = set(ALLOWED) - {"embedded", "files", "prompts"}  # what a reader of the method reads: not what fetches files
 CORE_LINES, FILE_LINES, FUNCTION_LINES = 1500, 350, 60
 # Nothing but these may the core import from elsewhere: its declared dependencies and the standard library.
 IMPORT_NAMES = {"huggingface-hub": "huggingface_hub"}

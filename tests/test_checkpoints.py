@@ -3,6 +3,7 @@
 A folder is edited the way a real one could be wrong; the refusal must be one line that says what is wrong.
 """
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -287,14 +288,17 @@ def test_a_save_that_broke_off_leaves_nothing_that_loads(
     monkeypatch.setattr(checkpoints, "SHARD_BYTES", 12_000)
     written(tmp_path, "domino", seed=0)
 
-    def full_disk(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-        if "00002" in path.name:
-            raise OSError("no space left")
-        save_file(tensors, path, metadata)
+    real = Path.write_bytes
 
-    monkeypatch.setattr(checkpoints, "save_file", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        written(tmp_path, "domino", seed=1)
+    def full_disk(path: Path, data: bytes) -> int:
+        if "00002" in path.name:
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full_disk)
+        with pytest.raises(InputError, match="00002.*no space left"):
+            written(tmp_path, "domino", seed=1)
     assert "config.json" in refused_line(tmp_path, target)  # and no mixture of two drafters
 
 

@@ -14,7 +14,8 @@ from dominotree_lite import evaluate
 from dominotree_lite.decode import Conversation, Result, Settings, decode, generate
 from dominotree_lite.drafter import Drafter
 from dominotree_lite.errors import InputError
-from dominotree_lite.evaluate import compare, first_divergence, usable_methods, write_json
+from dominotree_lite.evaluate import compare, first_divergence, usable_methods
+from dominotree_lite.files import write_json
 from dominotree_lite.prompts import PromptRow
 from dominotree_lite.target import Target
 from dominotree_lite.verify import Sampling

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import transformers
 
+from ..files import write_json, write_text
 from .corpus import load_corpus
-from .folder import write_json
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ def device_name(device: torch.device) -> str:
 def write_card(folder: Path, card: Card) -> None:
     """Write card.json and README.md into a drafter's folder."""
     write_json(folder / "card.json", asdict(card))
-    part = folder / "README.md.part"
-    part.write_text(render(card))
-    os.replace(part, folder / "README.md")
+    write_text(folder / "README.md", render(card))
 
 
 def render(card: Card) -> str:

@@ -6,11 +6,11 @@ It knows neither what the settings mean nor what else lies in the folder.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import write_json
 
 NAME = "settings.json"
 
@@ -33,10 +33,3 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
     different = sorted(key for key in found.keys() | wanted if found.get(key) != wanted.get(key))
     if different:
         raise InputError(f"{folder}: was begun with other {', '.join(different)}; use another folder")
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write the file whole or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # several processes may train together
-    part.write_text(json.dumps(value, indent=2) + "\n")
-    os.replace(part, path)

@@ -8,7 +8,7 @@ does not know drafters or losses.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import write_file
 from ..target import Target
 from .folder import claim
 from .openings import OPENINGS
@@ -267,13 +268,12 @@ def write_corpus(target: Target, folder: Path, config: CorpusConfig) -> list[Pat
 
 def _save(path: Path, rows: list[Row], vocab_size: int) -> None:
     """The format that corpus.py reads."""
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        np.savez(
-            file,
-            flat=np.array([t for row in rows for t in row.ids], np.uint16 if vocab_size <= 1 << 16 else np.int32),
-            len=np.array([len(row.ids) for row in rows], np.int32),
-            ast=np.array([row.reply for row in rows], np.int32),
-            temp=np.array([row.temperature for row in rows], np.float32),
-        )
-    os.replace(part, path)
+    columns = {
+        "flat": np.array([t for row in rows for t in row.ids], np.uint16 if vocab_size <= 1 << 16 else np.int32),
+        "len": np.array([len(row.ids) for row in rows], np.int32),
+        "ast": np.array([row.reply for row in rows], np.int32),
+        "temp": np.array([row.temperature for row in rows], np.float32),
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **columns)
+    write_file(path, lambda part: part.write_bytes(buffer.getvalue()))

@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 
 from ..drafter import DraftModel
 from ..errors import InputError
+from ..files import write_text
 from .corpus import Batch, Batches
 from .losses import BlockLoss
 
@@ -227,9 +228,7 @@ class Training:
         if not self.accelerator.is_main_process or not path.exists():
             return
         kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-        part = path.with_suffix(".part")
-        part.write_text("".join(line + "\n" for line in kept))
-        os.replace(part, path)
+        write_text(path, "".join(line + "\n" for line in kept))
 
 
 def _step_of(line: str) -> float:

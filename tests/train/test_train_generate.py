@@ -12,9 +12,9 @@ import torch
 from tiny_training import BOS, CHAT, END, TURN, tiny_llama, tiny_tokenizer
 from transformers import GenerationConfig
 
+from dominotree_lite import files
 from dominotree_lite.errors import InputError
 from dominotree_lite.target import Target
-from dominotree_lite.train import generate
 from dominotree_lite.train.corpus import Corpus, load_corpus
 from dominotree_lite.train.generate import CorpusConfig, chat_frame, write_corpus
 from dominotree_lite.train.openings import OPENINGS
@@ -222,7 +222,7 @@ class Killed(BaseException):
 def test_a_killed_run_goes_on_where_it_was(
     target: Target, written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = generate.os.replace
+    real = files.os.replace
 
     def killed(part: Path, path: Path) -> None:
         if path.name == "corpus-00001.npz":
@@ -230,7 +230,7 @@ def test_a_killed_run_goes_on_where_it_was(
         real(part, path)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(generate.os, "replace", killed)
+        patch.setattr(files.os, "replace", killed)
         write_corpus(target, tmp_path, CONFIG)
     assert [path.name for path in tmp_path.glob("*.npz")] == ["corpus-00000.npz"]
     stamp = (tmp_path / "corpus-00000.npz").stat().st_mtime_ns
