@@ -84,18 +84,13 @@ def _corrected_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Sett
     return ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, child_cap=1)
 
 
-def _greedy_path(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-    assert drafter.head is not None
-    return GreedyPathScorer(
-        drafter.head, draft.hidden, draft.base_logits, anchor, settings.most_children, settings.candidates
-    )
+def _corrected(scorer: type[GreedyPathScorer] | type[ConditionalScorer]) -> MakeScorer:
+    def make(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+        assert drafter.head is not None
+        most, candidates = settings.most_children, settings.candidates
+        return scorer(drafter.head, draft.hidden, draft.base_logits, anchor, most, candidates)
 
-
-def _conditional(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-    assert drafter.head is not None
-    return ConditionalScorer(
-        drafter.head, draft.hidden, draft.base_logits, anchor, settings.most_children, settings.candidates
-    )
+    return make
 
 
 def _grow_chain(scorer: Scorer, anchor: int, settings: Settings) -> DraftTree:
@@ -121,9 +116,18 @@ METHODS: dict[str, Method | None] = {
     "ddtree": Method("dflash", _marginal, _grow_tree),
     "domino": Method("domino", _corrected_chain, _grow_chain),
     "marginal": Method("domino", _marginal, _grow_tree),
-    "greedypath": Method("domino", _greedy_path, _grow_tree),
-    "dominotree": Method("domino", _conditional, _grow_tree),
+    "greedypath": Method("domino", _corrected(GreedyPathScorer), _grow_tree),
+    "dominotree": Method("domino", _corrected(ConditionalScorer), _grow_tree),
 }
+
+
+@torch.inference_mode()
+def build_tree(anchor: int, draft: Draft | None, drafter: Drafter | None, settings: Settings) -> DraftTree:
+    """What `settings.method` grows from a draft; the bare anchor without one."""
+    method = METHODS[settings.method]
+    if method is None or draft is None or drafter is None:
+        return DraftTree.root_only(anchor)
+    return method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings)
 
 
 # --- Results -------------------------------------------------------------------------------------------------
@@ -314,8 +318,8 @@ class _Request:
         generator: torch.Generator,
         on_text: Callable[[str], None] | None,
     ) -> None:
-        self.target, self.settings, self.method = target, settings, METHODS[settings.method]
-        self.drafter = drafter if self.method else None
+        self.target, self.settings = target, settings
+        self.drafter = drafter if METHODS[settings.method] else None
         self.layer_ids = self.drafter.config.target_layer_ids if self.drafter else ()
         self.generator = generator
         self.stream = TextStream(target.decode, settings.stop, on_text)
@@ -345,7 +349,7 @@ class _Request:
         depth = limit - len(self.tokens) - 1  # deeper nodes could not be emitted: the bonus needs a place
         draft = self._draft(depth)
         seconds.draft = clock.lap()
-        tree = self._build(draft)
+        tree = build_tree(self.tokens[-1], draft, self.drafter, self.settings)
         seconds.build = clock.lap()
         inputs = tree_inputs(tree, start, self.target.device)
         visible = inputs.visible if len(tree) else None
@@ -363,14 +367,6 @@ class _Request:
             return None
         slots = min(depth, self.settings.slots or depth)
         return self.drafter.draft(self.tokens[-1], self.features, self.draft_cache, slots)
-
-    @torch.inference_mode()
-    def _build(self, draft: Draft | None) -> DraftTree:
-        anchor = self.tokens[-1]
-        if draft is None or self.method is None or self.drafter is None:
-            return DraftTree.root_only(anchor)
-        scorer = self.method.scorer(self.drafter, draft, anchor, self.settings)
-        return self.method.grow(scorer, anchor, self.settings)
 
     @torch.inference_mode()
     def _commit(self, found: Walk, features: Tensor) -> None:

@@ -7,13 +7,13 @@ This file knows the core's stages but draws nothing, and does not know where its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .decode import METHODS, Settings, check_drafter
+from .decode import METHODS, Settings, build_tree, check_drafter
 from .drafter import ContextCache, Draft, Drafter
 from .errors import InputError
 from .target import Context, Target
@@ -70,17 +70,9 @@ def snapshot(ids: list[int], target: Target, drafter: Drafter, methods: Sequence
     belief = float(prefilled.logits[0].double().softmax(-1)[anchor])
     verdicts = {}
     for name in methods:
-        tree = _grow(name, drafter, draft, anchor, settings)
+        tree = build_tree(anchor, draft, drafter, replace(settings, method=name))
         verdicts[name] = _verdict(tree, target, context, settings, belief)
     return Snapshot(before, anchor, draft, verdicts)
-
-
-@torch.inference_mode()
-def _grow(name: str, drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> DraftTree:
-    method = METHODS[name]
-    if method is None:
-        return DraftTree.root_only(anchor)
-    return method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings)
 
 
 @torch.inference_mode()
