@@ -321,8 +321,6 @@ def _target(arguments: argparse.Namespace) -> Target:
     import torch
     import transformers
 
-    from transformers.utils.logging import disable_progress_bar
-
     from .checkpoints import load_target
 
     transformers.logging.set_verbosity_error()
@@ -333,7 +331,6 @@ def _target(arguments: argparse.Namespace) -> Target:
         torch.set_num_threads(arguments.threads)
     _check_device(arguments.device, torch.cuda.device_count())
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
-    disable_progress_bar()  # of the second that reading the weights takes
     return load_target(arguments.target, arguments.device, dtype, arguments.linear)
 
 
