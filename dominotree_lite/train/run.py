@@ -133,7 +133,7 @@ def _card(target: Target, config: DrafterConfig, text: Text, training: Training)
         data=text.files,
         held_out_rows=sum(f.rows for f in text.files) - len(text.train),
         recipe=asdict(training.config),
-        seconds=round(training.seconds, 1),
+        seconds=round(training.seconds, 3),
         device=device_name(target.device),
         held_out={key: last[key] for key in shown if key in last},
     )
