@@ -334,7 +334,7 @@ class _Request:
         self.features = prefilled.features
         prefill_seconds = clock.lap()
         if limit > 0:
-            self._emit([target_draws(prefilled.logits, self.settings.sampling, self.generator)(0)], limit)
+            self._emit([target_draws(prefilled.logits, self.settings.sampling, self.generator)(0)])
         began = time.perf_counter()
         rounds = list(self._rounds(limit))
         seconds = time.perf_counter() - began
@@ -357,7 +357,7 @@ class _Request:
         found = walk(tree, target_draws(verified.logits, self.settings.sampling, self.generator))
         seconds.verify = clock.lap()
         self._commit(found, verified.features)
-        emitted = self._emit(found.tokens(tree), limit)
+        emitted = self._emit(found.tokens(tree))
         seconds.commit = clock.lap()
         return Round(start, tree, found.nodes, found.bonus, emitted, seconds)
 
@@ -374,10 +374,10 @@ class _Request:
         self.context.commit(rows)
         self.features = features[rows]
 
-    def _emit(self, new: list[int], limit: int) -> list[int]:
+    def _emit(self, new: list[int]) -> list[int]:
         """Append tokens up to the first that ends the text; returns those appended."""
         emitted: list[int] = []
-        for token in new[: limit - len(self.tokens)]:
+        for token in new:
             emitted.append(token)
             self.tokens.append(token)
             if token in self.target.eos_ids or self.stream.ends_with(self.tokens):

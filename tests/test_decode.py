@@ -20,6 +20,7 @@ from toy_models import (
     oracle_drafter,
     plain_logits,
     random_drafter,
+    random_for,
     target_of,
     tiny_model,
 )
@@ -48,11 +49,6 @@ def short() -> PreTrainedModel:
 def oracle_for(method: str, target: Target, prompt: Sequence[int], count: int, **options: Any) -> Drafter | None:
     kind = KINDS[method]
     return None if kind is None else oracle_drafter(target, prompt, count, kind, **options)
-
-
-def random_for(method: str, target: Target, **options: Any) -> Drafter | None:
-    kind = KINDS[method]
-    return None if kind is None else random_drafter(target, kind, **options)
 
 
 def check_records(result: Result, prompt: Sequence[int]) -> None:

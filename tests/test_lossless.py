@@ -24,6 +24,7 @@ from toy_models import (
     oracle_drafter,
     plain_logits,
     random_drafter,
+    random_for,
     target_of,
     tiny_model,
 )
@@ -39,11 +40,6 @@ all_methods = pytest.mark.parametrize("method", KINDS)
 trees = pytest.mark.parametrize("method", TREES)
 MODELS = [("llama", False), ("qwen3", True)]  # the second ties its embeddings
 NEW = 14
-
-
-def random_for(method: str, target: Target, **options: Any) -> Drafter | None:
-    kind = KINDS[method]
-    return None if kind is None else random_drafter(target, kind, **options)
 
 
 # --- Greedy ------------------------------------------------------------------------------------------------------

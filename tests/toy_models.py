@@ -7,7 +7,7 @@ without any cache; `outcomes` runs a random program once for every sequence of i
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -267,6 +267,12 @@ class OracleModel(DraftModel):
         expected = [self.text[start]] + [self.config.mask_token_id] * (self.config.block_size - 1)
         assert block[0].argmax(-1).tolist() == expected  # the embedding is the identity
         return self.rows[positions[0] + self.config.shift_label][None]
+
+
+def random_for(method: str, target: Target, **options: Any) -> Drafter | None:
+    """A random drafter of the kind a method needs; None for `ar`."""
+    kind = KINDS[method]
+    return None if kind is None else random_drafter(target, kind, **options)
 
 
 def oracle_drafter(

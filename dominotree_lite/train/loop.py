@@ -1,10 +1,10 @@
 """The training loop: schedule, optimiser, metrics, held-out losses, and checkpoints that resume exactly.
 
-Runs on Hugging Face Accelerate (bf16 autocast over float32 weights where the device has it), one process or
-several (`accelerate launch`). It does not know the command line or how text was written. Recipe: AdamW,
-warm-up and cosine (DFlash, arXiv 2602.06036, section 5); the weight of the base loss falls linearly from 1
-(Domino, arXiv 2605.29707, section 4.3), here to a floor: with 0 the base, which proposes a tree's candidates,
-gets worse again.
+Runs on Hugging Face Accelerate (bf16 autocast over float32 weights where the device has it), on the device the
+target lies on. It does not know the command line or how text was written. Recipe: AdamW, warm-up and cosine
+(DFlash, arXiv 2602.06036, section 5); the weight of the base loss falls linearly from 1 (Domino, arXiv
+2605.29707, section 4.3), here to a floor, so that the base, which proposes a tree's candidates, is trained to
+the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ Features = Callable[[Tensor], Tensor]  # ids [B, S] -> the target's features [B,
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a run; every one that changes the losses is here. Defaults are the shipped recipe."""
+    """Settings of a run; every one that changes the losses is here. Defaults are the shipped recipe.
+
+    The last two follow the device in `train_drafter`.
+    """
 
     steps: int = 11_500
     rows: int = 48
@@ -80,7 +83,11 @@ def _accelerator(mixed_precision: str, device: torch.device) -> Accelerator:
         from accelerate import Accelerator
     except ModuleNotFoundError as error:
         raise InputError("training needs accelerate: pip install 'dominotree_lite[train]'") from error
-    return Accelerator(mixed_precision=mixed_precision, cpu=device.type == "cpu")
+    accelerator = Accelerator(mixed_precision=mixed_precision, cpu=device.type == "cpu")
+    here, there = device.index or 0, accelerator.device.index or 0
+    if here != there:  # a second process, or a target on a GPU that is not the first
+        raise InputError(f"the target lies on {device}, Accelerate trains on {accelerator.device}: make them one")
+    return accelerator
 
 
 class Training:
