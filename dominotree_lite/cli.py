@@ -154,12 +154,22 @@ def _add_train_corpus(stages: _Commands[_Parser]) -> None:
 def _add_train_drafter(stages: _Commands[_Parser]) -> None:
     text = "train a drafter and write it in the published format; goes on where an interrupted call stopped"
     parser = _add(stages, "drafter", _train_drafter, text)
+    parser.epilog = (
+        "On several GPUs of one host: accelerate launch --num_processes 2 -m dominotree_lite.cli train drafter ..."
+        " (or torchrun --nproc-per-node 2 -m ..., on CPUs too). Each process takes --rows of its own a step."
+    )
     add = parser.add_argument
     add("corpus", type=Path, nargs="+", help="files that train corpus wrote, or folders of them")
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter, its card and run/ go")
     add("--kind", choices=("domino", "dflash"), default="domino", help="with the correction head, or without")
     add("--steps", type=int, default=11_500, metavar="N", help="optimiser steps")
-    add("--rows", type=int, default=48, metavar="N", help="conversations a step (a GPU's share: on a CPU give 2)")
+    add(
+        "--rows",
+        type=int,
+        default=48,
+        metavar="N",
+        help="conversations a step, of each process (a GPU's share: on a CPU give 2)",
+    )
     add("--anchors", type=int, default=32, metavar="N", help="blocks of each conversation a step (on a CPU give 4)")
     add("--learning-rate", type=float, default=1e-3, metavar="X", help="at its highest")
     add("--seed", type=int, default=0, metavar="N", help="of weights, order and anchors")
@@ -275,8 +285,11 @@ def _train_corpus(arguments: argparse.Namespace) -> None:
 
 
 def _train_drafter(arguments: argparse.Namespace) -> None:
+    import torch
+
     from .files import check_writable
     from .train.loop import TrainConfig
+    from .train.processes import is_main, leave, own_device
     from .train.recipe import DrafterSizes, drafter_config
     from .train.run import train_drafter
 
@@ -291,11 +304,14 @@ def _train_drafter(arguments: argparse.Namespace) -> None:
     sizes = DrafterSizes(*(getattr(arguments, name) for name in given))
     corpus = [file for path in arguments.corpus for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
     check_writable(arguments.out / "config.json")
+    arguments.device = own_device(arguments.device, torch.cuda.device_count())
     target = _target(arguments)
     config = drafter_config(target, arguments.kind, sizes, arguments.mask_token_id)
     limits = arguments.evaluate_every, arguments.max_seconds
     done = train_drafter(target, corpus, arguments.out, config, recipe, *limits)
-    print(arguments.out if done else f"{arguments.out}: not finished; the same command goes on from there")
+    if is_main():
+        print(arguments.out if done else f"{arguments.out}: not finished; the same command goes on from there")
+    leave()
 
 
 # --- From arguments to objects -------------------------------------------------------------------------------
@@ -355,3 +371,7 @@ def _drafters(arguments: argparse.Namespace, target: Target) -> dict[str, Drafte
             raise InputError(f"drafters {drafters[drafter.kind].name} and {name} are both {drafter.kind}: give one")
         drafters[drafter.kind] = drafter
     return drafters
+
+
+if __name__ == "__main__":
+    sys.exit(main())

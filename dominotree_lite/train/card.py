@@ -33,6 +33,7 @@ class CorpusFile:
 class Card:
     """Everything a drafter's card says. `seconds` of training; `held_out` losses in nats, at random anchors.
 
+    Each of the `processes` had a device of its own and took the recipe's rows a step of its own.
     `tau`, mean tokens a round by method, is what decoding measured: it is filled in after training.
     """
 
@@ -46,6 +47,7 @@ class Card:
     seconds: float
     device: str
     held_out: dict[str, float]
+    processes: int = 1
     tau: dict[str, float] = field(default_factory=dict)
     software: dict[str, str] = field(
         default_factory=lambda: {"torch": torch.__version__, "transformers": transformers.__version__}
@@ -89,7 +91,7 @@ def render(card: Card) -> str:
         *[f"- `{file.name}`: {file.rows:,} rows, SHA-256 `{file.sha256}`" for file in card.data],
         "",
         _table("Recipe", card.recipe),
-        f"Trained for {card.seconds:,.0f} s on {card.device}"
+        f"Trained for {card.seconds:,.0f} s on {_devices(card)}"
         f" ({', '.join(f'{name} {version}' for name, version in card.software.items())}).\n",
         _table("On held-out text", card.held_out),
         "Losses are in nats a token. `tau` here is 1 + the accepted length at random places of the text, which"
@@ -98,6 +100,12 @@ def render(card: Card) -> str:
     if card.tau:
         sections.append(_table("Tokens a round when decoding", card.tau))
     return "\n".join(sections)
+
+
+def _devices(card: Card) -> str:
+    if card.processes == 1:
+        return card.device
+    return f"{card.device}, {card.processes} processes of {card.recipe['rows']} rows a step each"
 
 
 def _table(title: str, values: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """The training loop: schedule, optimiser, metrics, held-out losses, and checkpoints that resume exactly.
 
 Runs on Hugging Face Accelerate (bf16 autocast over float32 weights where the device has it), on the device the
-target lies on. It does not know the command line or how text was written. Recipe: AdamW, warm-up and cosine
+target lies on. Launched as several processes, each takes its own batches and gradients are averaged; the main one
+writes. It does not know the command line or how text was written. Recipe: AdamW, warm-up and cosine
 (DFlash, arXiv 2602.06036, section 5); the weight of the base loss falls linearly from 1 (Domino, arXiv
 2605.29707, section 4.3), here to a floor, so that the base, which proposes a tree's candidates, is trained to
 the end.
@@ -17,7 +18,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,9 +29,7 @@ from ..errors import InputError
 from ..files import write_text
 from .corpus import Batch, Batches
 from .losses import BlockLoss
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
+from .processes import as_main_says, join
 
 Features = Callable[[Tensor], Tensor]  # ids [B, S] -> the target's features [B, S, T * H]
 
@@ -77,19 +75,6 @@ class TrainConfig:
         return max(self.base_floor, 1 - (1 - self.base_floor) * step / (self.base_decay * self.steps))
 
 
-def _accelerator(mixed_precision: str, device: torch.device) -> Accelerator:
-    """Accelerate where the target lies. Imported late: the schedule is of use without it."""
-    try:
-        from accelerate import Accelerator
-    except ModuleNotFoundError as error:
-        raise InputError("training needs accelerate: pip install 'dominotree_lite[train]'") from error
-    accelerator = Accelerator(mixed_precision=mixed_precision, cpu=device.type == "cpu")
-    here, there = device.index or 0, accelerator.device.index or 0
-    if here != there:  # a second process, or a target on a GPU that is not the first
-        raise InputError(f"the target lies on {device}, Accelerate trains on {accelerator.device}: make them one")
-    return accelerator
-
-
 class Training:
     """A run in a folder: `metrics.jsonl`, `checkpoint/`. Start it, stop it anywhere, start it again."""
 
@@ -102,7 +87,7 @@ class Training:
         config: TrainConfig,
         folder: Path,
     ) -> None:
-        self.accelerator = _accelerator(config.mixed_precision, embedding.device)
+        self.accelerator = join(config.mixed_precision, embedding.device)
         self.config, self.folder, self.features, self.bare = config, folder, features, model
         self.step, self.seconds = 0, 0.0
         loss = BlockLoss(model, embedding, output, config.gamma)
@@ -115,6 +100,7 @@ class Training:
         self.loss, self.optimizer = self.accelerator.prepare(loss, optimizer)
         folder.mkdir(parents=True, exist_ok=True)
         self._restore()
+        self.accelerator.wait_for_everyone()  # none may save while another still reads
 
     def run(
         self, batches: Batches, held_out: Batches, evaluate_every: int = 1000, max_seconds: float = math.inf
@@ -123,13 +109,15 @@ class Training:
         if evaluate_every < 1:
             raise InputError(f"evaluate_every {evaluate_every}: give the steps between checkpoints, 1 or more")
         began, already = time.perf_counter(), self.seconds
-        bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
-        while self.step < self.config.steps and time.perf_counter() - began < max_seconds:
+        silent = None if self.accelerator.is_main_process else True  # None: shown on a terminal
+        bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=silent, dynamic_ncols=True)
+        while self.step < self.config.steps and not self._late(began, max_seconds):
             losses = self._step(batches(self._share(self.step)))
             self.step += 1
             bar.update()
             self.seconds = already + time.perf_counter() - began
             if self.step % 50 == 0 or self.step == self.config.steps:
+                losses = self._over_processes(losses)
                 bar.set_postfix(loss=f"{losses['loss'].item():.3f}")
                 self._log("train", losses)
             if self.step % evaluate_every == 0 or self.step == self.config.steps:
@@ -138,6 +126,16 @@ class Training:
         bar.close()
         self.save()
         return self.step == self.config.steps
+
+    def _late(self, began: float, max_seconds: float) -> bool:
+        late = time.perf_counter() - began >= max_seconds
+        return late if max_seconds == math.inf else as_main_says(self.accelerator, late)
+
+    @torch.no_grad()
+    def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Mean losses of all processes' batches, in every process: the mean loss is what a step minimises."""
+        means: dict[str, Tensor] = self.accelerator.reduce(losses, "mean")
+        return means
 
     def _share(self, step: int) -> int:
         """Which batch of the stream this process takes at a step."""
@@ -190,6 +188,7 @@ class Training:
         save_file(dict(self.bare.state_dict()), new / "model.safetensors")
         save_file(self._moments(), new / "optimizer.safetensors")
         state = {"step": self.step, "seconds": self.seconds, "config": asdict(self.config)}
+        state["processes"] = self.accelerator.num_processes
         (new / "state.json").write_text(json.dumps(state))
         if final.exists():
             os.rename(final, old)
@@ -216,9 +215,11 @@ class Training:
         state = json.loads((folder / "state.json").read_text())
         if state["config"] != asdict(self.config):
             raise InputError(f"{folder}: was started with other settings; use them or another folder")
+        if state.get("processes", 1) != self.accelerator.num_processes:  # each step would see other batches
+            raise InputError(f"{folder}: was started by {state.get('processes', 1)} processes; launch as many again")
         self.step, self.seconds = state["step"], state["seconds"]
         self._drop_metrics_after(self.step)
-        device = str(self.accelerator.device)
+        device = str(next(self.bare.parameters()).device)
         self.bare.load_state_dict(load_file(folder / "model.safetensors", device=device))
         moments = load_file(folder / "optimizer.safetensors", device=device)
         for name, parameter in self.bare.named_parameters():

@@ -23,6 +23,7 @@ from .corpus import Batches, Corpus, load_corpus
 from .folder import claim
 from .loop import TrainConfig, Training
 from .losses import fresh_model
+from .processes import join
 
 RUN = "run"  # the subfolder of checkpoints and metrics
 
@@ -49,6 +50,8 @@ def train_drafter(
 
     False means that `max_seconds` of wall time passed first: the same call goes on from there, as it does
     after a kill. `folder/run` holds metrics.jsonl and the checkpoint, written every `evaluate_every` steps.
+    Launched as several processes, each calls this with the target on its own device and takes `recipe.rows` rows
+    a step of its own: a step sees that many times the number of processes. The main process writes.
     bf16 autocast and fused losses on CUDA, plain float32 elsewhere, whatever `recipe` says of these two.
     Raises InputError for text, settings or a target that do not fit.
     """
@@ -56,7 +59,8 @@ def train_drafter(
     recipe = _on_device(recipe, target.device)
     text = _divide(target, corpus_paths, config, recipe)
     layout = config_json(config, target.num_layers)
-    claim(folder / RUN, {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files]})
+    if join(recipe.mixed_precision, target.device).is_main_process:
+        claim(folder / RUN, {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files]})
     model = fresh_model(config, recipe.seed).to(target.device)
     training = Training(
         model,
@@ -76,6 +80,7 @@ def train_drafter(
     if done and training.accelerator.is_main_process:
         save_drafter(model, folder, target.num_layers)
         write_card(folder, _card(target, config, text, training))
+    training.accelerator.wait_for_everyone()
     return done
 
 
@@ -135,5 +140,6 @@ def _card(target: Target, config: DrafterConfig, text: Text, training: Training)
         recipe=asdict(training.config),
         seconds=round(training.seconds, 3),
         device=device_name(target.device),
+        processes=training.accelerator.num_processes,
         held_out={key: last[key] for key in shown if key in last},
     )
