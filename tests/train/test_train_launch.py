@@ -67,9 +67,15 @@ def launch(launcher: str, program: list[str], arguments: list[str], home: Path) 
         "HF_HUB_OFFLINE": "1",
     }
     command = [sys.executable, "-m", *LAUNCHERS[launcher].split(), *program, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True) as launched:
+        try:
+            printed, complaints = launched.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            launched.terminate()  # unlike a kill, this ends the processes that wait for each other, too
+            raise
+    assert launched.returncode == 0, complaints
+    return printed
 
 
 # --- against one process -------------------------------------------------------------------------------
