@@ -62,7 +62,7 @@ def train_drafter(
         model,
         target.embedding.get_parameter("weight").detach(),
         target.output.get_parameter("weight").detach(),
-        lambda ids: target.training_features(ids, config.target_layer_ids),
+        lambda ids: target.read(ids, config.target_layer_ids),
         recipe,
         folder / RUN,
     )
@@ -115,7 +115,7 @@ def _divide(target: Target, paths: list[Path], config: DrafterConfig, recipe: Tr
 def _card(target: Target, config: DrafterConfig, text: Text, training: Training) -> Card:
     lines = (training.folder / "metrics.jsonl").read_text().splitlines()
     last: dict[str, Any] = [r for r in map(json.loads, lines) if r["kind"] == "held_out"][-1]
-    shown = ("loss", "base", "corrected", "tau")
+    shown = ("base", "corrected", "base_tau", "tau")
     backbone = config.backbone
     return Card(
         target=target.name,
