@@ -38,13 +38,9 @@ class TreeSize:
     budget: int = 64
     candidates: int = 512
 
-    @property
-    def child_cap(self) -> int:
-        """Children of a node at most, as decoding has it."""
-        return min(self.budget, self.candidates)
 
-
-Accept = Callable[[Tensor, Tensor], Tensor]  # hidden rows [B, L, H], the text from the anchor on [B, L + 1] -> [B]
+# Hidden rows [B, L, H], the text from the anchor on [B, L + 1], depths worth drafting [B] -> accepted length [B].
+Accept = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
@@ -64,25 +60,26 @@ def walk(blocks: Blocks, features: Tensor, texts: Batch, method: str, size: Tree
         tokens = blocks.tokens(batch)
         hidden = blocks.hidden(context, tokens[..., 0], anchors)
         rounds += alive[:, 0]
-        anchors = torch.minimum(anchors + accept(hidden[:, 0], tokens[:, 0])[:, None] + 1, last)
+        depths = (last - anchors)[:, 0] - 1  # the last token of all comes as a bonus
+        anchors = torch.minimum(anchors + accept(hidden[:, 0], tokens[:, 0], depths)[:, None] + 1, last)
     everything = torch.cat(began, dim=1) if began else anchors.new_zeros(len(anchors), 0)
     return Walk((last - texts.anchors)[:, 0].clamp_min(0), rounds, everything)
 
 
 def _accept(blocks: Blocks, method: str, size: TreeSize) -> Accept:
-    def chain(hidden: Tensor, tokens: Tensor) -> Tensor:
+    def chain(hidden: Tensor, tokens: Tensor, depths: Tensor) -> Tensor:
         labels = tokens[:, None, 1:]
         logits = blocks.logits(hidden[:, None], tokens[:, None, :-1])
         return accepted(logits, labels, torch.ones_like(labels, dtype=torch.bool))[:, 0]
 
-    def base_chain(hidden: Tensor, tokens: Tensor) -> Tensor:
+    def base_chain(hidden: Tensor, tokens: Tensor, depths: Tensor) -> Tensor:
         return accepted(blocks.base_logits(hidden), tokens[:, 1:], torch.ones_like(tokens[:, 1:], dtype=torch.bool))
 
-    def marginal(hidden: Tensor, tokens: Tensor) -> Tensor:
-        return tree_accepted(_Marginal(blocks, hidden, size), tokens, size.budget)
+    def marginal(hidden: Tensor, tokens: Tensor, depths: Tensor) -> Tensor:
+        return tree_accepted(_Marginal(blocks, hidden, size), tokens, depths, size.budget)
 
-    def conditional(hidden: Tensor, tokens: Tensor) -> Tensor:
-        return tree_accepted(_Conditional(blocks, hidden, tokens[:, 0], size), tokens, size.budget)
+    def conditional(hidden: Tensor, tokens: Tensor, depths: Tensor) -> Tensor:
+        return tree_accepted(_Conditional(blocks, hidden, tokens[:, 0], size), tokens, depths, size.budget)
 
     return {
         "dflash": chain,
@@ -97,8 +94,8 @@ def _accept(blocks: Blocks, method: str, size: TreeSize) -> Accept:
 # --- Trees of many texts ---------------------------------------------------------------------------------------
 
 
-def tree_accepted(scores: _Marginal | _Conditional, tokens: Tensor, budget: int) -> Tensor:
-    """How deep the text [B, L + 1] goes down the best-first tree of `budget` nodes: accepted length [B].
+def tree_accepted(scores: _Marginal | _Conditional, tokens: Tensor, depths: Tensor, budget: int) -> Tensor:
+    """How deep the text [B, L + 1] goes down the best-first tree of `budget` nodes, `depths` [B] at most: [B].
 
     The sweep of `build.frontier` for B trees at once: the `budget` best of each depth are kept, which is all that can
     be in the tree, and at the end the `budget` best of all.
@@ -109,7 +106,8 @@ def tree_accepted(scores: _Marginal | _Conditional, tokens: Tensor, budget: int)
     for depth in range(1, tokens.shape[1]):
         ids, log_probs = scores.children(depth)  # [B, W, C]
         confirmed = on_text[..., None] & (ids == tokens[:, depth, None, None])
-        best = (total[..., None] + log_probs).flatten(1).topk(min(budget, total.shape[1] * ids.shape[2]))
+        score = (total[..., None] + log_probs).masked_fill((depth > depths)[:, None, None], -torch.inf)
+        best = score.flatten(1).topk(min(budget, total.shape[1] * ids.shape[2]))
         total, on_text = best.values, confirmed.flatten(1).gather(1, best.indices)
         kept_totals.append(total)
         kept_on_text.append(on_text)
@@ -123,7 +121,7 @@ class _Marginal:
 
     def __init__(self, blocks: Blocks, hidden: Tensor, size: TreeSize) -> None:
         log_probs = blocks.base_logits(hidden).float().log_softmax(-1)
-        self.table = log_probs.topk(min(size.child_cap, log_probs.shape[-1]))  # [B, L, C]
+        self.table = log_probs.topk(min(size.budget, log_probs.shape[-1]))  # [B, L, C]
         self.lanes = 1
 
     def children(self, depth: int) -> tuple[Tensor, Tensor]:
@@ -144,7 +142,7 @@ class _Conditional:
         base = blocks.base_logits(hidden).float()
         self.base, self.ids = base.topk(min(size.candidates, base.shape[-1]))  # [B, L, M]
         self.hidden = self.head.project_hidden(hidden)  # [B, L, r]
-        self.cap = min(size.child_cap, self.ids.shape[2])
+        self.cap = min(size.budget, self.ids.shape[2])
         start = self.head.initial().to(hidden.dtype).expand(len(anchor_ids), -1)
         self.states = self.head.advance(start, anchor_ids)[:, None]  # [B, W, G]
 
