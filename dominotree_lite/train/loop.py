@@ -122,15 +122,23 @@ class Training:
         self._restore()
 
     def run(
-        self, batches: Batches, held_out: Batches, evaluate_every: int = 1000, max_seconds: float = math.inf
+        self,
+        batches: Batches,
+        held_out: Batches,
+        evaluate_every: int = 1000,
+        max_seconds: float = math.inf,
+        evaluate_batches: int = 8,
     ) -> bool:
-        """Train to the end or for `max_seconds` of wall time; True when all steps are done."""
+        """Train to the end or for `max_seconds` of wall time; True when all steps are done.
+
+        Every `evaluate_every` steps: a checkpoint, and a measurement on at most `evaluate_batches` held-out batches.
+        """
         if evaluate_every < 1:
             raise InputError(f"evaluate_every {evaluate_every}: give the steps between checkpoints, 1 or more")
         began, already = time.perf_counter(), self.seconds
         bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
         while self.step < self.config.steps and time.perf_counter() - began < max_seconds:
-            losses = self._step(batches(self._share(self.step)))
+            losses = self.take(batches(self._share(self.step)))
             self.step += 1
             bar.update()
             self.seconds = already + time.perf_counter() - began
@@ -138,7 +146,7 @@ class Training:
                 bar.set_postfix(loss=f"{losses['loss'].item():.3f}")
                 self._log("train", losses)
             if self.step % evaluate_every == 0 or self.step == self.config.steps:
-                self._log("held_out", self.evaluate(held_out))
+                self._log("held_out", self.evaluate(held_out, evaluate_batches))
                 self.save()
         bar.close()
         self.save()
@@ -148,7 +156,8 @@ class Training:
         """Which batch of the stream this process takes at a step."""
         return step * self.accelerator.num_processes + self.accelerator.process_index
 
-    def _step(self, batch: Batch) -> dict[str, Tensor]:
+    def take(self, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step on a batch; what the loss was before it."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate(self.step)
         losses = self.loss(self.read(batch.ids), batch, self.config.base_weight(self.step))

@@ -53,8 +53,8 @@ def train_drafter(
     Raises InputError for text, settings or a target that do not fit.
     """
     _check_fit(target, config)
-    recipe = _on_device(recipe, target.device)
-    text = _divide(target, corpus_paths, config, recipe)
+    recipe = on_device(recipe, target.device)
+    text = divide(target, corpus_paths)
     layout = config_json(config, target.num_layers)
     claim(folder / RUN, {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files]})
     model = fresh_model(config, recipe.seed).to(target.device)
@@ -79,7 +79,8 @@ def train_drafter(
     return done
 
 
-def _on_device(recipe: TrainConfig, device: torch.device) -> TrainConfig:
+def on_device(recipe: TrainConfig, device: torch.device) -> TrainConfig:
+    """The recipe in bf16 with fused losses on a GPU, in plain float32 elsewhere."""
     on_gpu = device.type == "cuda"
     return replace(recipe, mixed_precision="bf16" if on_gpu else "no", fuse_losses=on_gpu)
 
@@ -98,7 +99,7 @@ def _check_fit(target: Target, config: DrafterConfig) -> None:
         raise InputError(f"{target.name} scales its embedding or biases its logits: training reads neither")
 
 
-def _divide(target: Target, paths: list[Path], config: DrafterConfig, recipe: TrainConfig) -> Text:
+def divide(target: Target, paths: list[Path]) -> Text:
     """Read the text; rows chosen by hash are held out, and of these the greedy ones measured on."""
     corpus = load_corpus(paths, target.vocab_size)
     files = [describe_file(path, target.vocab_size) for path in paths]

@@ -97,8 +97,8 @@ class Recorded(Training):
     losses: dict[int, float]
     kill_in_step = -1
 
-    def _step(self, batch: Any) -> dict[str, Tensor]:
-        found = super()._step(batch)
+    def take(self, batch: Any) -> dict[str, Tensor]:
+        found = super().take(batch)
         if self.step == self.kill_in_step:
             raise Killed
         self.losses[self.step] = found["loss"].item()

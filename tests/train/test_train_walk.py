@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 import torch
-from toy_models import KINDS, random_drafter, target_of, tiny_model
 from torch import Tensor
+from toy_models import KINDS, random_drafter, target_of, tiny_model
 
 from dominotree_lite.decode import Settings, decode
 from dominotree_lite.drafter import Drafter
