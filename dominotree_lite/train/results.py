@@ -49,8 +49,8 @@ class Results:
         """tau of one variant minus that of another, on the same texts and as many seeds of each."""
         pair = [self.runs(first), self.runs(second)]
         seeds = min(map(len, pair))
-        rounds = [_rounds(runs[:seeds], method, texts) for runs in pair]
-        return tau_difference(self._tokens(texts, seeds), *rounds)
+        a, b = (_rounds(runs[:seeds], method, texts) for runs in pair)
+        return tau_difference(self._tokens(texts, seeds), a, b)
 
     def held_out(self, variant: str, name: str) -> float:
         """Mean over seeds of `base`, `corrected`, `base_tau` or `tau` at random anchors of held-out rows."""
