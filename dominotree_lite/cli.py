@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .decode import Settings
     from .drafter import Drafter
     from .target import Target
+    from .train.recipe import DrafterSizes
 
 # Names that need no torch, so that --help is quick; a test holds them to the modules they come from.
 METHODS = ("ar", "dflash", "ddtree", "domino", "marginal", "greedypath", "dominotree")
@@ -133,6 +134,7 @@ def _add_train(commands: _Commands[_Parser]) -> None:
     stages = commands.add_parser("train", help=text, description=text).add_subparsers(required=True, metavar="STAGE")
     _add_train_corpus(stages)
     _add_train_drafter(stages)
+    _add_train_ablate(stages)
 
 
 def _add_train_corpus(stages: _Commands[_Parser]) -> None:
@@ -159,26 +161,13 @@ def _add_train_drafter(stages: _Commands[_Parser]) -> None:
         " (or torchrun --nproc-per-node 2 -m ..., on CPUs too). Each process takes --rows of its own a step."
     )
     add = parser.add_argument
-    add("corpus", type=Path, nargs="+", help="files that train corpus wrote, or folders of them")
+    _add_corpus(parser)
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter, its card and run/ go")
     add("--kind", choices=("domino", "dflash"), default="domino", help="with the correction head, or without")
     add("--steps", type=int, default=11_500, metavar="N", help="optimiser steps")
-    add(
-        "--rows",
-        type=int,
-        default=48,
-        metavar="N",
-        help="conversations a step, of each process (a GPU's share: on a CPU give 2)",
-    )
-    add("--anchors", type=int, default=32, metavar="N", help="blocks of each conversation a step (on a CPU give 4)")
-    add("--learning-rate", type=float, default=1e-3, metavar="X", help="at its highest")
+    _add_batch(parser)
     add("--seed", type=int, default=0, metavar="N", help="of weights, order and anchors")
-    add("--layers", type=int, default=5, metavar="N", help="of the backbone")
-    add("--features", type=int, default=5, metavar="N", help="layers of the target that are read")
-    add("--block", type=int, default=16, metavar="N", help="slots, the anchor's included")
-    add("--intermediate", type=int, metavar="N", help="width of the MLP (4/3 of the target's hidden size)")
-    add("--gru", type=int, metavar="N", help="width of the head's GRU (4/3 of it, at most 1024)")
-    add("--rank", type=int, metavar="N", help="rank of the head's correction (1/6 of it, at most 256)")
+    _add_sizes(parser)
     add("--mask-token-id", type=int, metavar="ID", help="token of the slots to draft (one that is never text)")
     add("--evaluate-every", type=int, default=1000, metavar="N", help="steps between checkpoints")
     add(
@@ -190,6 +179,51 @@ def _add_train_drafter(stages: _Commands[_Parser]) -> None:
     )
     _add_target(parser)
     _add_device(parser)
+
+
+def _add_train_ablate(stages: _Commands[_Parser]) -> None:
+    text = "train variants of the recipe for equal seconds and measure them; goes on where an interrupted call stopped"
+    parser = _add(stages, "ablate", _train_ablate, text)
+    add = parser.add_argument
+    _add_corpus(parser)
+    add("--out", type=Path, required=True, metavar="FOLDER", help="where results.jsonl, texts.json and the runs go")
+    add("--prompts", type=Path, action="append", metavar="FILE.jsonl",
+        help="prompts to measure on, as for compare; may be repeated (held-out rows alone without it)")  # fmt: skip
+    add("--limit", type=int, metavar="N", help="prompts of each suite at most (all without it)")
+    add("--skip", type=int, default=0, metavar="N", help="prompts of each suite to leave out first")
+    add("--grid", type=Path, metavar="FILE.json", help="variants of your own, a list of objects (the built-in grid)")
+    add("--variants", metavar="A,B", help="only these rows of the grid, in this order (all)")
+    add("--seconds", type=float, default=90.0, metavar="S", help="of training a run, measurements not counted")
+    add("--seeds", type=int, default=1, metavar="N", help="runs of each variant")
+    add("--held-out-texts", type=int, default=256, metavar="N", help="held-out rows to walk over")
+    add("--max-new-tokens", type=int, default=128, metavar="N", help="of the answers to walk over")
+    add("--budget", type=int, default=64, metavar="NODES", help="nodes of a tree, the root not counted")
+    add("--candidates", type=int, default=512, metavar="M", help="tokens of each depth that a correction chooses among")
+    _add_batch(parser)
+    _add_sizes(parser)
+    _add_target(parser)
+    _add_device(parser)
+
+
+def _add_corpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", type=Path, nargs="+", help="files that train corpus wrote, or folders of them")
+
+
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rows", type=int, default=48, metavar="N", help="conversations a step of each process (on a CPU give 2)")
+    add("--anchors", type=int, default=32, metavar="N", help="blocks of each conversation a step (on a CPU give 4)")
+    add("--learning-rate", type=float, default=1e-3, metavar="X", help="at its highest")
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--layers", type=int, default=5, metavar="N", help="of the backbone")
+    add("--features", type=int, default=5, metavar="N", help="layers of the target that are read")
+    add("--block", type=int, default=16, metavar="N", help="slots, the anchor's included")
+    add("--intermediate", type=int, metavar="N", help="width of the MLP (4/3 of the target's hidden size)")
+    add("--gru", type=int, metavar="N", help="width of the head's GRU (4/3 of it, at most 1024)")
+    add("--rank", type=int, metavar="N", help="rank of the head's correction (1/6 of it, at most 256)")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -290,7 +324,7 @@ def _train_drafter(arguments: argparse.Namespace) -> None:
     from .files import check_writable
     from .train.loop import TrainConfig
     from .train.processes import is_main, leave, own_device
-    from .train.recipe import DrafterSizes, drafter_config
+    from .train.recipe import drafter_config
     from .train.run import train_drafter
 
     recipe = TrainConfig(
@@ -300,18 +334,41 @@ def _train_drafter(arguments: argparse.Namespace) -> None:
         learning_rate=arguments.learning_rate,
         seed=arguments.seed,
     )
-    given = ("layers", "features", "block", "intermediate", "gru", "rank")
-    sizes = DrafterSizes(*(getattr(arguments, name) for name in given))
-    corpus = [file for path in arguments.corpus for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
     check_writable(arguments.out / "config.json")
     arguments.device = own_device(arguments.device, torch.cuda.device_count())
     target = _target(arguments)
-    config = drafter_config(target, arguments.kind, sizes, arguments.mask_token_id)
+    config = drafter_config(target, arguments.kind, _sizes(arguments), arguments.mask_token_id)
     limits = arguments.evaluate_every, arguments.max_seconds
-    done = train_drafter(target, corpus, arguments.out, config, recipe, *limits)
+    done = train_drafter(target, _corpus_files(arguments), arguments.out, config, recipe, *limits)
     if is_main():
         print(arguments.out if done else f"{arguments.out}: not finished; the same command goes on from there")
     leave()
+
+
+def _train_ablate(arguments: argparse.Namespace) -> None:
+    from .files import check_writable
+    from .prompts import load_prompts
+    from .train.ablation import Ablation, AblationConfig
+    from .train.grid import GRID, choose, load_grid
+    from .train.loop import TrainConfig
+    from .train.walk import TreeSize
+
+    recipe = TrainConfig(rows=arguments.rows, anchors=arguments.anchors, learning_rate=arguments.learning_rate)
+    config = AblationConfig(
+        seconds=arguments.seconds,
+        seeds=arguments.seeds,
+        recipe=recipe,
+        sizes=_sizes(arguments),
+        held_out_texts=arguments.held_out_texts,
+        new_tokens=arguments.max_new_tokens,
+        tree=TreeSize(arguments.budget, arguments.candidates),
+    )
+    grid = load_grid(arguments.grid) if arguments.grid else GRID
+    variants = choose(grid, arguments.variants.split(",") if arguments.variants else None)
+    files = arguments.prompts or []
+    prompts = load_prompts(*files, limit_per_suite=arguments.limit, skip=arguments.skip) if files else []
+    check_writable(arguments.out / "results.jsonl")
+    print(Ablation(_target(arguments), _corpus_files(arguments), prompts, arguments.out, config).run(variants))
 
 
 # --- From arguments to objects -------------------------------------------------------------------------------
@@ -330,6 +387,17 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         max_new_tokens=arguments.max_new_tokens,
         seed=arguments.seed,
     )
+
+
+def _sizes(arguments: argparse.Namespace) -> DrafterSizes:
+    from .train.recipe import DrafterSizes
+
+    given = ("layers", "features", "block", "intermediate", "gru", "rank")
+    return DrafterSizes(*(getattr(arguments, name) for name in given))
+
+
+def _corpus_files(arguments: argparse.Namespace) -> list[Path]:
+    return [file for path in arguments.corpus for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
 
 
 def _target(arguments: argparse.Namespace) -> Target:

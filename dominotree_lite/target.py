@@ -27,6 +27,14 @@ class Forward:
     features: Tensor
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a drafter is trained on: `features` [B, S, T * H]; `final` [B, S, H], which `output` makes logits of."""
+
+    features: Tensor
+    final: Tensor
+
+
 class Context:
     """The keys and values of the tokens read so far: committed ones, and those of the last pass behind them."""
 
@@ -163,10 +171,10 @@ class Target:
         return torch.cat([hidden[i + 1][0] for i in layer_ids], dim=-1)
 
     @torch.no_grad()
-    def training_features(self, ids: Tensor, layer_ids: tuple[int, ...]) -> Tensor:
-        """Features [B, S, T * H] of right-padded rows [B, S]: what a drafter learns from."""
+    def read(self, ids: Tensor, layer_ids: tuple[int, ...]) -> Reading:
+        """What right-padded rows of ids [B, S] give a drafter to learn from."""
         hidden = self.model.base_model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-        return torch.cat([hidden[i + 1] for i in layer_ids], dim=-1)
+        return Reading(torch.cat([hidden[i + 1] for i in layer_ids], dim=-1), hidden[-1])
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after this is the work's own."""

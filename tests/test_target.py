@@ -183,9 +183,12 @@ def test_features_for_training_are_those_of_decoding() -> None:
     model = cached_model("qwen3")
     target = target_of(model)
     rows = torch.tensor([[1, 2, 3, 4, 5], [9, 8, 7, 0, 0]])  # the second is padded on the right
-    features = target.training_features(rows, LAYERS)
+    reading = target.read(rows, LAYERS)
+    features, logits = reading.features, target.output(reading.final)
     assert_close(features[0], plain_features(model, [1, 2, 3, 4, 5], LAYERS))
     assert_close(features[1, :3], plain_features(model, [9, 8, 7], LAYERS))
+    assert_close(logits[0], plain_logits(model, [1, 2, 3, 4, 5]))
+    assert_close(logits[1, :3], plain_logits(model, [9, 8, 7]))
 
 
 # --- Conversations -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -102,13 +102,24 @@ class Batch:
 
 
 class Batches:
-    """An endless, seeded stream of batches: any step can be asked for, so a resume is exact."""
+    """An endless, seeded stream of batches: any step can be asked for, so a resume is exact.
 
-    def __init__(self, corpus: Corpus, rows: int, anchors: int, seed: int, device: str | torch.device) -> None:
+    Anchors are drawn from a row's `places` where these are given (a list of positions a row), else from its reply.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        rows: int,
+        anchors: int,
+        seed: int,
+        device: str | torch.device,
+        places: Sequence[np.ndarray] | None = None,
+    ) -> None:
         if len(corpus) < max(rows, 1):
             raise InputError(f"the corpus has {len(corpus)} rows to train on, a batch needs {rows}")
         self.corpus, self.rows, self.anchors, self.seed, self.device = corpus, rows, anchors, seed, device
-        self.per_epoch = len(corpus) // rows
+        self.places, self.per_epoch = places, len(corpus) // rows
         self._flat = torch.from_numpy(corpus.flat.astype(np.int32)).to(device)
         self._epoch, self._order = -1, np.empty((0, rows), np.int64)
 
@@ -131,15 +142,23 @@ class Batches:
     def assemble(self, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """The given rows with random anchors, each followed by at least one token of the reply."""
         corpus = self.corpus
-        length, reply = corpus.length[rows], corpus.reply[rows]
+        length, anchors = corpus.length[rows], self._anchors(rows, rng)
         width = -(-int(length.max()) // PAD_TO) * PAD_TO
-        anchors = reply[:, None] + (rng.random((len(rows), self.anchors)) * (length - 1 - reply)[:, None])
         lengths = torch.from_numpy(length).to(self.device)
         column = torch.arange(width, device=self.device)
         inside = column < lengths[:, None]  # [B, S]
         index = torch.from_numpy(corpus.start[rows]).to(self.device)[:, None] + column
         ids = torch.where(inside, self._flat[torch.where(inside, index, 0)], 0).long()
-        return Batch(ids, lengths, torch.from_numpy(anchors.astype(np.int64)).to(self.device))
+        return Batch(ids, lengths, torch.from_numpy(anchors).to(self.device))
+
+    def _anchors(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Positions [rows, anchors]."""
+        draws = rng.random((len(rows), self.anchors))
+        if self.places is not None:
+            own = [self.places[row] for row in rows]
+            return np.stack([at[(draw * len(at)).astype(np.int64)] for at, draw in zip(own, draws, strict=True)])
+        reply = self.corpus.reply[rows][:, None]
+        return (reply + draws * (self.corpus.length[rows][:, None] - 1 - reply)).astype(np.int64)
 
     def in_order(self, limit: int) -> Iterator[Batch]:
         """At most `limit` batches, each row once, with fixed anchors: for held-out losses."""

@@ -27,18 +27,21 @@ from tqdm.auto import tqdm
 from ..drafter import DraftModel
 from ..errors import InputError
 from ..files import write_text
+from ..target import Reading
 from .corpus import Batch, Batches
-from .losses import BlockLoss
+from .losses import BlockLoss, LossConfig
 from .processes import as_main_says, join
 
-Features = Callable[[Tensor], Tensor]  # ids [B, S] -> the target's features [B, S, T * H]
+Read = Callable[[Tensor], Reading]  # what the target makes of ids [B, S]
 
 
-@dataclass(frozen=True)
-class TrainConfig:
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(LossConfig):
     """Settings of a run; every one that changes the losses is here. Defaults are the shipped recipe.
 
-    The last two follow the device in `train_drafter`.
+    lambda, the weight of the base loss, falls from `base_start` to `base_floor` over the fraction `base_decay` of the
+    steps: 1 to 0 as published, 0 to 0 for no curriculum, 1 to 1 for the base alone. The last two fields follow the
+    device in `train_drafter`.
     """
 
     steps: int = 11_500
@@ -46,7 +49,7 @@ class TrainConfig:
     anchors: int = 32
     learning_rate: float = 1e-3
     warmup: float = 0.04
-    gamma: float = 7.0
+    base_start: float = 1.0
     base_floor: float = 0.1
     base_decay: float = 0.8
     clip: float = 1.0
@@ -55,12 +58,13 @@ class TrainConfig:
     fuse_losses: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.rows, self.anchors) < 1 or self.learning_rate <= 0 or self.gamma <= 0:
-            raise InputError("steps, rows, anchors, learning_rate and gamma must be positive")
+        super().__post_init__()
+        if min(self.steps, self.rows, self.anchors) < 1 or self.learning_rate <= 0:
+            raise InputError("steps, rows, anchors and learning_rate must be positive")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed {self.seed}: give 0 or more, below 2^63")
-        if not (0 <= self.base_floor <= 1 and 0 < self.base_decay <= 1 and 0 <= self.warmup < 1):
-            raise InputError("base_floor, base_decay and warmup are fractions of one")
+        if not (0 <= self.base_floor <= self.base_start <= 1 and 0 < self.base_decay <= 1 and 0 <= self.warmup < 1):
+            raise InputError("base_start, base_floor (no larger), base_decay and warmup are fractions of one")
 
     def rate(self, step: int) -> float:
         """Learning rate at a step: linear warm-up, then a cosine to 0."""
@@ -71,8 +75,9 @@ class TrainConfig:
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
     def base_weight(self, step: int) -> float:
-        """lambda at a step: 1 at the start, `base_floor` after the fraction `base_decay` of the run."""
-        return max(self.base_floor, 1 - (1 - self.base_floor) * step / (self.base_decay * self.steps))
+        """lambda at a step: linear from `base_start` to `base_floor`."""
+        share = min(1.0, step / (self.base_decay * self.steps))
+        return self.base_start - (self.base_start - self.base_floor) * share
 
 
 class Training:
@@ -83,14 +88,14 @@ class Training:
         model: DraftModel,
         embedding: Tensor,
         output: Tensor,
-        features: Features,
+        read: Read,
         config: TrainConfig,
         folder: Path,
     ) -> None:
         self.accelerator = join(config.mixed_precision, embedding.device)
-        self.config, self.folder, self.features, self.bare = config, folder, features, model
+        self.config, self.folder, self.read, self.bare = config, folder, read, model
         self.step, self.seconds = 0, 0.0
-        loss = BlockLoss(model, embedding, output, config.gamma)
+        loss = BlockLoss(model, embedding, output, config)
         if config.fuse_losses:
             loss.compile()
         optimizer = torch.optim.AdamW(
@@ -103,16 +108,24 @@ class Training:
         self.accelerator.wait_for_everyone()  # none may save while another still reads
 
     def run(
-        self, batches: Batches, held_out: Batches, evaluate_every: int = 1000, max_seconds: float = math.inf
+        self,
+        batches: Batches,
+        held_out: Batches,
+        evaluate_every: int = 1000,
+        max_seconds: float = math.inf,
+        evaluate_batches: int = 8,
     ) -> bool:
-        """Train to the end or for `max_seconds` of wall time; True when all steps are done."""
+        """Train to the end or for `max_seconds` of wall time; True when all steps are done.
+
+        Every `evaluate_every` steps: a checkpoint, and a measurement on at most `evaluate_batches` held-out batches.
+        """
         if evaluate_every < 1:
             raise InputError(f"evaluate_every {evaluate_every}: give the steps between checkpoints, 1 or more")
         began, already = time.perf_counter(), self.seconds
         silent = None if self.accelerator.is_main_process else True  # None: shown on a terminal
         bar = tqdm(total=self.config.steps, initial=self.step, unit="step", disable=silent, dynamic_ncols=True)
         while self.step < self.config.steps and not self._late(began, max_seconds):
-            losses = self._step(batches(self._share(self.step)))
+            losses = self.take(batches(self._share(self.step)))
             self.step += 1
             bar.update()
             self.seconds = already + time.perf_counter() - began
@@ -121,7 +134,7 @@ class Training:
                 bar.set_postfix(loss=f"{losses['loss'].item():.3f}")
                 self._log("train", losses)
             if self.step % evaluate_every == 0 or self.step == self.config.steps:
-                self._log("held_out", self.evaluate(held_out))
+                self._log("held_out", self.evaluate(held_out, evaluate_batches))
                 self.save()
         bar.close()
         self.save()
@@ -141,10 +154,11 @@ class Training:
         """Which batch of the stream this process takes at a step."""
         return step * self.accelerator.num_processes + self.accelerator.process_index
 
-    def _step(self, batch: Batch) -> dict[str, Tensor]:
+    def take(self, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step on a batch; what the loss was before it."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate(self.step)
-        losses = self.loss(self.features(batch.ids), batch, self.config.base_weight(self.step))
+        losses = self.loss(self.read(batch.ids), batch, self.config.base_weight(self.step))
         self.accelerator.backward(losses["loss"])
         self.accelerator.clip_grad_norm_(self.bare.parameters(), self.config.clip)
         self.optimizer.step()
@@ -153,19 +167,14 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, held_out: Batches, limit: int = 8) -> dict[str, Tensor]:
-        """Held-out losses and `tau`: 1 + the chain's mean accepted length at random anchors.
+        """Means of `BlockLoss.measure` over at most `limit` batches.
 
         Random anchors flatter (long easy stretches are hit more often): decoding's own tau is lower.
         """
         loss: BlockLoss = self.accelerator.unwrap_model(self.loss)
-        collected: list[dict[str, Tensor]] = []
-        for batch in held_out.in_order(limit):
-            with self.accelerator.autocast():
-                features = self.features(batch.ids)
-                losses = loss(features, batch, self.config.base_weight(self.step))
-                losses["tau"] = 1 + loss.accepted(features, batch).float().mean()
-            collected.append(losses)
-        return {key: torch.stack([c[key] for c in collected]).mean() for key in collected[0]}
+        with self.accelerator.autocast():
+            found = [loss.measure(self.read(batch.ids), batch) for batch in held_out.in_order(limit)]
+        return {key: torch.stack([each[key] for each in found]).mean() for key in found[0]}
 
     def _log(self, kind: str, losses: dict[str, Tensor]) -> None:
         if not self.accelerator.is_main_process:

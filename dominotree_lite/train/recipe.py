@@ -21,7 +21,7 @@ KINDS = ("domino", "dflash")
 
 @dataclass(frozen=True)
 class DrafterSizes:
-    """Sizes of a drafter. None takes a share of the target's hidden size H (the last two: Domino only).
+    """Sizes of a drafter. None takes a share of the target's hidden size H (GRU and rank: Domino only).
 
     Attributes:
         layers: of the backbone.
@@ -30,6 +30,7 @@ class DrafterSizes:
         intermediate: width of the backbone's MLP; 4/3 H by default.
         gru: width of the head's GRU; 4/3 H by default, at most 1024.
         rank: of the head's correction; H/6 by default, at most 256.
+        shift: does a slot predict the token after it? By default as published: with Domino, not with DFlash.
     """
 
     layers: int = 5
@@ -38,6 +39,7 @@ class DrafterSizes:
     intermediate: int | None = None
     gru: int | None = None
     rank: int | None = None
+    shift: bool | None = None
 
     def __post_init__(self) -> None:
         given = [self.layers, self.features, self.block, self.intermediate, self.gru, self.rank]
@@ -68,7 +70,7 @@ def drafter_config(
         mask_token_id=mask_token(target, mask_token_id),
         target_layer_ids=feature_layers(target.num_layers, sizes.features),
         block_size=sizes.block,
-        shift_label=kind == "domino",
+        shift_label=kind == "domino" if sizes.shift is None else sizes.shift,
         head=head if kind == "domino" else None,
     )
 

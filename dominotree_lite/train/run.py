@@ -56,8 +56,8 @@ def train_drafter(
     Raises InputError for text, settings or a target that do not fit.
     """
     _check_fit(target, config)
-    recipe = _on_device(recipe, target.device)
-    text = _divide(target, corpus_paths, config, recipe)
+    recipe = on_device(recipe, target.device)
+    text = divide(target, corpus_paths)
     layout = config_json(config, target.num_layers)
     if join(recipe.mixed_precision, target.device).is_main_process:
         claim(folder / RUN, {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files]})
@@ -66,7 +66,7 @@ def train_drafter(
         model,
         target.embedding.get_parameter("weight").detach(),
         target.output.get_parameter("weight").detach(),
-        lambda ids: target.training_features(ids, config.target_layer_ids),
+        lambda ids: target.read(ids, config.target_layer_ids),
         recipe,
         folder / RUN,
     )
@@ -84,7 +84,8 @@ def train_drafter(
     return done
 
 
-def _on_device(recipe: TrainConfig, device: torch.device) -> TrainConfig:
+def on_device(recipe: TrainConfig, device: torch.device) -> TrainConfig:
+    """The recipe in bf16 with fused losses on a GPU, in plain float32 elsewhere."""
     on_gpu = device.type == "cuda"
     return replace(recipe, mixed_precision="bf16" if on_gpu else "no", fuse_losses=on_gpu)
 
@@ -103,7 +104,7 @@ def _check_fit(target: Target, config: DrafterConfig) -> None:
         raise InputError(f"{target.name} scales its embedding or biases its logits: training reads neither")
 
 
-def _divide(target: Target, paths: list[Path], config: DrafterConfig, recipe: TrainConfig) -> Text:
+def divide(target: Target, paths: list[Path]) -> Text:
     """Read the text; rows chosen by hash are held out, and of these the greedy ones measured on."""
     corpus = load_corpus(paths, target.vocab_size)
     files = [describe_file(path, target.vocab_size) for path in paths]
@@ -120,7 +121,7 @@ def _divide(target: Target, paths: list[Path], config: DrafterConfig, recipe: Tr
 def _card(target: Target, config: DrafterConfig, text: Text, training: Training) -> Card:
     lines = (training.folder / "metrics.jsonl").read_text().splitlines()
     last: dict[str, Any] = [r for r in map(json.loads, lines) if r["kind"] == "held_out"][-1]
-    shown = ("loss", "base", "corrected", "tau")
+    shown = ("base", "corrected", "base_tau", "tau")
     backbone = config.backbone
     return Card(
         target=target.name,

@@ -92,15 +92,15 @@ def by_hand(shelf: Shelf, kind: str, processes: tuple[int, ...]) -> tuple[dict[s
     batches = Batches(corpus.select((~corpus.held_out()).nonzero()[0]), RECIPE.rows, RECIPE.anchors, 0, "cpu")
     model = fresh_model(config, 0)
     frozen = [part.get_parameter("weight").detach() for part in (target.embedding, target.output)]
-    loss = BlockLoss(model, *frozen, RECIPE.gamma)
+    loss = BlockLoss(model, *frozen, RECIPE)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
     for step in range(RECIPE.steps):
         optimizer.param_groups[0]["lr"] = RECIPE.rate(step)
         losses, gradients = [], []
         for batch in (batches(2 * step + process) for process in processes):
-            features = target.training_features(batch.ids, config.target_layer_ids)
-            losses.append(loss(features, batch, RECIPE.base_weight(step))["loss"])
+            reading = target.read(batch.ids, config.target_layer_ids)
+            losses.append(loss(reading, batch, RECIPE.base_weight(step))["loss"])
             gradients.append(torch.autograd.grad(losses[-1], parameters))
         for parameter, *parts in zip(parameters, *gradients, strict=True):
             parameter.grad = torch.stack(parts).mean(0)
