@@ -23,8 +23,8 @@ from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
 from dominotree_lite.embedded import EMBEDDED
 from dominotree_lite.errors import InputError
-from dominotree_lite.train import generate as writing
-from dominotree_lite.train.generate import CorpusConfig
+from dominotree_lite.train import author as writing
+from dominotree_lite.train.author import CorpusConfig
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import KINDS as TRAINED
 from dominotree_lite.train.recipe import DrafterSizes

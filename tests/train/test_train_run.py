@@ -17,8 +17,8 @@ from dominotree_lite.checkpoints import config_json, parse_config
 from dominotree_lite.drafter import DrafterConfig
 from dominotree_lite.errors import InputError
 from dominotree_lite.target import Target
+from dominotree_lite.train.author import CorpusConfig, write_corpus
 from dominotree_lite.train.corpus import load_corpus
-from dominotree_lite.train.generate import CorpusConfig, write_corpus
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import DrafterSizes, drafter_config
 from dominotree_lite.train.run import train_drafter

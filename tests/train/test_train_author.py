@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dominotree_lite.train.openings import OPENINGS
 from tiny_training import BOS, CHAT, END, TURN, tiny_llama, tiny_tokenizer
 from transformers import GenerationConfig
 
 from dominotree_lite import files
 from dominotree_lite.errors import InputError
 from dominotree_lite.target import Target
+from dominotree_lite.train.author import CorpusConfig, chat_frame, write_corpus
 from dominotree_lite.train.corpus import Corpus, load_corpus
-from dominotree_lite.train.generate import CorpusConfig, chat_frame, write_corpus
-from dominotree_lite.train.openings import OPENINGS
 
 CONFIG = CorpusConfig(rows=64, row_length=84, user_length=12, shard_rows=24, batch=24, min_reply=3)
 ALL_OPENINGS = [words for domain in OPENINGS.values() for words in domain]
