@@ -175,6 +175,8 @@ class Author:
                 f"row_length {config.row_length} leaves no room for a reply after a prompt of up to {taken}"
                 " tokens: raise it or lower user_length"
             )
+        for domain in DOMAINS if config.template_share > 0 else ():
+            self._whole(domain, np.random.default_rng(config.seed))
 
     def shard(self, index: int, rows: int, advance: Callable[[int], object]) -> Shard:
         """The rows of one shard: a function of the settings and its number alone, given the device.
@@ -228,7 +230,8 @@ class Author:
             ids = self.frame.prompt(self.tokenizer, question(domain, rng))
             if len(ids) <= self.nothing + self.config.user_length:
                 return ids + self.frame.after
-        raise InputError(f"user_length {self.config.user_length} is too short for questions: raise it")
+        length = self.config.user_length
+        raise InputError(f"user_length {length} is too short for whole questions: raise it, or ask for none of them")
 
     def _fault(self, row: Written) -> str | None:
         """Why a row is of no use, if it is not."""

@@ -34,7 +34,7 @@ def question(domain: str, rng: np.random.Generator) -> str:
 
 
 def opening(domain: str, rng: np.random.Generator) -> str:
-    """The first words of a question, for the target to go on from: at least two, and never all of them.
+    """The first words of a question, for the target to go on from: two or more, but never all of them.
 
     The wording that all questions of a domain begin with is left in place and not counted.
     """

@@ -92,7 +92,7 @@ class Sampler:
 
     def _table(self, ids: frozenset[int]) -> Tensor:
         table = torch.zeros(self.target.vocab_size, dtype=torch.bool)
-        table[sorted(ids)] = True
+        table[[token for token in ids if token < len(table)]] = True  # some models name one that they can't say
         return table.to(self.target.device)
 
     @torch.no_grad()

@@ -34,7 +34,9 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def corpus(target: Target, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    settings = CorpusConfig(rows=500, row_length=80, user_length=6, shard_rows=250, batch=250, seed=2)
+    settings = CorpusConfig(
+        rows=500, row_length=80, user_length=6, template_share=0.0, shard_rows=250, batch=250, seed=2
+    )
     return write_corpus(target, tmp_path_factory.mktemp("corpus"), settings)
 
 
