@@ -30,8 +30,6 @@ from .statistics import REASONS, STATISTICS, add_seconds, write_statistics
 
 SENTINEL = "USERTURN"  # stands for the user's words where a chat template is taken apart
 PLAIN_START = 32  # tokens that a target writes freely before its "reply", where no template ends the turn
-
-
 BATCH = {"cpu": 64, "cuda": 1024}  # rows written at once
 SHARD_BATCHES = 4  # batches that make a shard
 ATTEMPTS = 100  # questions drawn until one is short enough
@@ -155,10 +153,9 @@ class Author:
 
     def __init__(self, target: Target, config: CorpusConfig, overlap: Overlap) -> None:
         self.target, self.config, self.overlap, self.frame = target, config, overlap, chat_frame(target)
-        assert (
-            target.tokenizer is not None and config.batch is not None
-        )  # chat_frame refuses the one, `on` fills the other
-        self.tokenizer, self.batch = target.tokenizer, config.batch
+        assert target.tokenizer is not None  # chat_frame refuses that
+        assert config.batch is not None and config.shard_rows is not None
+        self.tokenizer, self.batch = target.tokenizer, min(config.batch, config.shard_rows, config.rows)
         self.nothing = len(self.frame.prompt(self.tokenizer, ""))  # tokens before the user's words
         self.silent = self.nothing + len(self.frame.after)  # length of a prompt in which nothing is asked
         self._check_room()
