@@ -144,10 +144,23 @@ def _add_train_corpus(stages: _Commands[_Parser]) -> None:
     add("--out", type=Path, required=True, metavar="FOLDER", help="where corpus-00000.npz, ... go")
     add("--rows", type=int, default=4096, metavar="N", help="conversations to write")
     add("--row-length", type=int, default=512, metavar="N", help="tokens of a conversation at most")
-    add("--user-length", type=int, default=192, metavar="N", help="tokens of the user's turn at most")
+    add("--user-length", type=int, default=256, metavar="N", help="tokens of the user's turn at most")
+    add(
+        "--template-share",
+        type=float,
+        default=0.6,
+        metavar="P",
+        help="share of questions made up from templates, 0 to 1",
+    )
+    add(
+        "--opening-share", type=float, default=0.6, metavar="P", help="of the others, share whose first words are given"
+    )
     add("--greedy-share", type=float, default=0.6, metavar="P", help="share of replies that are greedy, 0 to 1")
     add("--reply-temperature", type=float, default=0.8, metavar="T", help="of the other replies")
-    add("--batch", type=int, default=64, metavar="N", help="conversations written at once")
+    add("--batch", type=int, metavar="N", help="conversations written at once (64 on a CPU, 1024 on a GPU)")
+    add("--shard-rows", type=int, metavar="N", help="conversations of a file (four batches)")
+    add("--avoid", type=Path, action="append", default=[], metavar="FILE.jsonl",
+        help="drop what shares 13 tokens in a row with a prompt of this file; may be repeated")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="of all draws")
     _add_target(parser)
     _add_device(parser)
@@ -302,20 +315,25 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _train_corpus(arguments: argparse.Namespace) -> None:
     from .files import check_writable
-    from .train.generate import CorpusConfig, write_corpus
+    from .train.author import CorpusConfig, write_corpus
+    from .train.statistics import summary
 
     config = CorpusConfig(
         rows=arguments.rows,
         row_length=arguments.row_length,
         user_length=arguments.user_length,
+        template_share=arguments.template_share,
+        opening_share=arguments.opening_share,
         greedy_share=arguments.greedy_share,
         reply_temperature=arguments.reply_temperature,
         batch=arguments.batch,
+        shard_rows=arguments.shard_rows,
         seed=arguments.seed,
     )
     check_writable(arguments.out / "corpus")
-    for path in write_corpus(_target(arguments), arguments.out, config):
+    for path in write_corpus(_target(arguments), arguments.out, config, tuple(arguments.avoid)):
         print(path)
+    print(summary(arguments.out))
 
 
 def _train_drafter(arguments: argparse.Namespace) -> None:

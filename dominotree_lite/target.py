@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import InputError
 
@@ -169,6 +169,22 @@ class Target:
         if hidden is None:
             return torch.empty(count, 0, dtype=self.dtype, device=self.device)
         return torch.cat([hidden[i + 1][0] for i in layer_ids], dim=-1)
+
+    @torch.no_grad()
+    def next_logits(self, cache: Cache, tokens: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """Logits [B, V] behind one token of each row [B, 1], all at one position [1], in the model's dtype.
+
+        The cache keeps the tokens; `mask` [1, 1, 1, its length] is added to the attention scores.
+        """
+        out = self.model(
+            input_ids=tokens,
+            position_ids=position[None],
+            attention_mask=mask,
+            use_cache=True,
+            **{self._cache_name: cache},
+        )
+        logits: Tensor = out.logits[:, -1]
+        return logits
 
     @torch.no_grad()
     def read(self, ids: Tensor, layer_ids: tuple[int, ...]) -> Reading:

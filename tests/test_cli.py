@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
 from dominotree_lite.embedded import EMBEDDED
 from dominotree_lite.errors import InputError
-from dominotree_lite.train import generate as writing
-from dominotree_lite.train.generate import CorpusConfig
+from dominotree_lite.train import author as writing
+from dominotree_lite.train import statistics
+from dominotree_lite.train.author import CorpusConfig
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import KINDS as TRAINED
 from dominotree_lite.train.recipe import DrafterSizes
@@ -303,9 +305,24 @@ def test_a_corpus_is_written_and_a_drafter_trained_on_it(
     shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, text, made = shelf.path("target"), tmp_path / "text", tmp_path / "drafter"
-    rows = ["--rows", "200", "--row-length", "150", "--user-length", "8", "--batch", "200", "--threads", "1"]
+    rows = [
+        "--rows",
+        "200",
+        "--row-length",
+        "150",
+        "--user-length",
+        "8",
+        "--batch",
+        "200",
+        "--template-share",
+        "0",
+        "--threads",
+        "1",
+    ]
     assert main(["train", "corpus", "--target", target, "--out", str(text), *rows, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(text / "corpus-00000.npz")]
+    file, counts = capsys.readouterr().out.splitlines()
+    assert file == str(text / "corpus-00000.npz")
+    assert re.fullmatch(r"\d+ rows, [\d,]+ tokens \([\d,]+ in replies\) in [\d.]+ s: [\d,]+ tokens/s", counts)
     sizes = ["--layers", "1", "--features", "2", "--block", "4", "--mask-token-id", "2"]
     short = ["--steps", "3", "--rows", "2", "--anchors", "2", "--evaluate-every", "2", "--threads", "1"]
     train = ["train", "drafter", str(text), "--target", target, "--out", str(made), *sizes, *short]
@@ -318,15 +335,19 @@ def test_a_corpus_is_written_and_a_drafter_trained_on_it(
 
 
 def test_options_of_train_arrive(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[CorpusConfig] = []
-    monkeypatch.setattr(writing, "write_corpus", lambda target, folder, config: seen.append(config) or [])
+    seen: list[tuple[CorpusConfig, tuple[Path, ...]]] = []
+    monkeypatch.setattr(
+        writing, "write_corpus", lambda target, folder, config, avoid: seen.append((config, avoid)) or []
+    )
+    monkeypatch.setattr(statistics, "summary", lambda folder: "")
     options = {
-        "rows": 3, "row_length": 99, "user_length": 9, "greedy_share": 0.25, "reply_temperature": 0.5, "batch": 2,
-        "seed": 5,
+        "rows": 3, "row_length": 99, "user_length": 9, "template_share": 0.3, "opening_share": 0.1,
+        "greedy_share": 0.25, "reply_temperature": 0.5, "batch": 2, "shard_rows": 4, "seed": 5,
     }  # fmt: skip
     words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    words += ["--avoid", "a.jsonl", "--avoid", "b.jsonl"]
     assert main(["train", "corpus", "--target", shelf.path("target"), "--out", str(tmp_path / "x"), *words]) == 0
-    assert seen == [CorpusConfig(**options)]
+    assert seen == [(CorpusConfig(**options), (Path("a.jsonl"), Path("b.jsonl")))]
 
 
 # --- Help and defaults -----------------------------------------------------------------------------------------

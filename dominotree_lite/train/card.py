@@ -19,6 +19,11 @@ from ..files import write_json, write_text
 from .corpus import load_corpus
 
 
+def versions() -> dict[str, str]:
+    """Versions of the libraries that results depend on."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
 @dataclass(frozen=True)
 class CorpusFile:
     """One file of training text: its name, rows and tokens read, and the SHA-256 of the file."""
@@ -49,9 +54,7 @@ class Card:
     held_out: dict[str, float]
     processes: int = 1
     tau: dict[str, float] = field(default_factory=dict)
-    software: dict[str, str] = field(
-        default_factory=lambda: {"torch": torch.__version__, "transformers": transformers.__version__}
-    )
+    software: dict[str, str] = field(default_factory=versions)
 
 
 def describe_file(path: Path, vocab_size: int) -> CorpusFile:
@@ -85,20 +88,20 @@ def render(card: Card) -> str:
         " borrows the target's embedding and output projection. Output decoded with it is the target's own; the"
         f" drafter only decides how fast it comes. {card.parameters / 1e6:.1f} M parameters, bfloat16, in the"
         " published checkpoint format.\n",
-        _table("Layout", card.layout),
+        table("Layout", card.layout),
         f"## Data\n\nText the target wrote itself: {rows:,} rows, {tokens:,} tokens, of which {card.held_out_rows:,}"
         " rows, chosen by a hash of their text, were never trained on.\n",
         *[f"- `{file.name}`: {file.rows:,} rows, SHA-256 `{file.sha256}`" for file in card.data],
         "",
-        _table("Recipe", card.recipe),
+        table("Recipe", card.recipe),
         f"Trained for {card.seconds:,.0f} s on {_devices(card)}"
         f" ({', '.join(f'{name} {version}' for name, version in card.software.items())}).\n",
-        _table("On held-out text", card.held_out),
+        table("On held-out text", card.held_out),
         "Losses are in nats a token. `tau` here is 1 + the accepted length at random places of the text, which"
         " flatters: decoding meets hard places more often.\n",
     ]
     if card.tau:
-        sections.append(_table("Tokens a round when decoding", card.tau))
+        sections.append(table("Tokens a round when decoding", card.tau))
     return "\n".join(sections)
 
 
@@ -108,7 +111,8 @@ def _devices(card: Card) -> str:
     return f"{card.device}, {card.processes} processes of {card.recipe['rows']} rows a step each"
 
 
-def _table(title: str, values: dict[str, Any]) -> str:
+def table(title: str, values: dict[str, Any]) -> str:
+    """A section of two columns in Markdown."""
     lines = [f"| {key} | {_shown(value)} |" for key, value in values.items()]
     return "\n".join([f"## {title}\n", "| | |", "|---|---|", *lines, ""])
 

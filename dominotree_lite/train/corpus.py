@@ -1,8 +1,8 @@
 """Training text: rows of token ids the target wrote itself, on disk and as batches.
 
 A corpus file is an npz of `flat` (uint16 or int32 token ids, rows end to end), `len` (tokens a row), `ast`
-(index of the reply's first token in its row) and `temp` (the reply's temperature, 0 is greedy). This file
-does not know how the rows are written (generate.py), or what is learnt from them (losses.py).
+(index of the reply's first token in its row) and `temp` (the reply's temperature, 0 is greedy); other keys are
+passed over. This file does not know how the rows are written (author.py), or what is learnt from them (losses.py).
 """
 
 from __future__ import annotations

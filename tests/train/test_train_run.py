@@ -17,8 +17,8 @@ from dominotree_lite.checkpoints import config_json, parse_config
 from dominotree_lite.drafter import DrafterConfig
 from dominotree_lite.errors import InputError
 from dominotree_lite.target import Target
+from dominotree_lite.train.author import CorpusConfig, write_corpus
 from dominotree_lite.train.corpus import load_corpus
-from dominotree_lite.train.generate import CorpusConfig, write_corpus
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import DrafterSizes, drafter_config
 from dominotree_lite.train.run import train_drafter
@@ -34,7 +34,9 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def corpus(target: Target, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    settings = CorpusConfig(rows=500, row_length=80, user_length=6, shard_rows=250, batch=250, seed=2)
+    settings = CorpusConfig(
+        rows=500, row_length=80, user_length=6, template_share=0.0, shard_rows=250, batch=250, seed=2
+    )
     return write_corpus(target, tmp_path_factory.mktemp("corpus"), settings)
 
 

@@ -135,7 +135,7 @@ def random_rows(count: int, vocabulary: int, seed: int, lengths: tuple[int, int]
 
 
 def write_npz(path: Path, rows: list[list[int]], reply: int, **changes: object) -> Path:
-    """A corpus file as generate.py writes it; `changes` replace arrays, None leaves one out."""
+    """A corpus file as author.py writes it; `changes` replace arrays, None leaves one out."""
     flat = np.array(list(itertools.chain.from_iterable(rows)), np.int32)
     arrays: dict[str, object] = {
         "flat": flat if flat.max() >= 1 << 16 else flat.astype(np.uint16),

@@ -1,7 +1,9 @@
 """The text a target writes: rows taken apart again, replies against plain greedy decoding, shards that resume."""
 
+import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,11 @@ from transformers import GenerationConfig
 from dominotree_lite import files
 from dominotree_lite.errors import InputError
 from dominotree_lite.target import Target
+from dominotree_lite.train.author import FREE, KINDS, CorpusConfig, chat_frame, write_corpus
 from dominotree_lite.train.corpus import Corpus, load_corpus
-from dominotree_lite.train.generate import CorpusConfig, chat_frame, write_corpus
-from dominotree_lite.train.openings import OPENINGS
+from dominotree_lite.train.questions import BOXED, DOMAINS, SOLVE
 
-CONFIG = CorpusConfig(rows=64, row_length=84, user_length=12, shard_rows=24, batch=24, min_reply=3)
-ALL_OPENINGS = [words for domain in OPENINGS.values() for words in domain]
+CONFIG = CorpusConfig(rows=64, row_length=84, user_length=24, template_share=0.0, shard_rows=24, batch=24, min_reply=3)
 
 
 def chatty(template: str | None = CHAT, bos: bool = True) -> Target:
@@ -48,6 +49,21 @@ def read(paths: list[Path], target: Target) -> list[tuple[list[int], list[int], 
     return [(row[:reply], row[reply:], temperature) for row, reply, temperature in cut]
 
 
+def kinds(paths: list[Path]) -> list[str]:
+    """The name of every row's kind."""
+    found: list[str] = []
+    for path in paths:
+        with np.load(path) as file:
+            found += [KINDS[number] for number in file["kind"]]
+    return found
+
+
+def turns(paths: list[Path], target: Target) -> Iterator[tuple[str, str]]:
+    """(kind, user's words) of every row in the chat template."""
+    for kind, (prompt, _, _) in zip(kinds(paths), read(paths, target), strict=True):
+        yield kind, text(target, prompt[7:-12])
+
+
 def text(target: Target, ids: list[int]) -> str:
     return target.tokenizer.decode(ids)  # type: ignore[union-attr, return-value]
 
@@ -67,12 +83,16 @@ def test_prompts_are_what_the_chat_template_makes_of_the_user_turn(target: Targe
 
 
 def test_user_turns_are_cut_at_their_limit_or_end_by_themselves(target: Target, written: list[Path]) -> None:
-    added = set()
-    for prompt, _, _ in read(written, target):
-        turn = text(target, prompt[7:-12])
-        opening = max((words for words in ALL_OPENINGS if turn.startswith(words)), key=len, default="")
-        added.add(len(prompt[7:-12]) - len(opening.encode()))
-    assert min(added) < max(added) == CONFIG.user_length
+    lengths = [len(prompt[7:-12]) for prompt, _, _ in read(written, target)]
+    assert 0 < min(lengths) < max(lengths) == CONFIG.user_length
+
+
+def test_opening_words_take_half_of_the_user_turn_at_most(target: Target, tmp_path: Path) -> None:
+    config = replace(CONFIG, user_length=8, opening_share=1.0)
+    found = dict(turns(write_corpus(target, tmp_path, config), target))
+    begun = {kind: words for kind, words in found.items() if not kind.startswith("asserts")}
+    assert begun["docstring, begun"].startswith(SOLVE[:4]) and len(found) == len(DOMAINS)
+    assert all(re.match("[A-Z$]", words) for words in begun.values())
 
 
 def test_replies_end_at_the_end_token_or_at_the_row_length(target: Target, written: list[Path]) -> None:
@@ -111,22 +131,43 @@ def test_other_replies_are_drawn_at_their_temperature(target: Target, tmp_path: 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_shares_at_their_ends(share: float, target: Target, tmp_path: Path) -> None:
     config = replace(CONFIG, rows=24, min_reply=1, greedy_share=share, opening_share=share)
-    rows = read(write_corpus(target, tmp_path, config), target)
-    assert {t == 0 for _, _, t in rows} == {share == 1}
-    assert {text(target, prompt[7:-12]).startswith(tuple(ALL_OPENINGS)) for prompt, _, _ in rows} == {share == 1}
+    paths = write_corpus(target, tmp_path, config)
+    assert {t == 0 for _, _, t in read(paths, target)} == {share == 1}
+    assert {kind == FREE for kind in kinds(paths)} == {share == 0}
 
 
-def test_shares_between(target: Target, written: list[Path]) -> None:
-    rows = read(written, target)
-    opened = [text(target, prompt[7:-12]).startswith(tuple(ALL_OPENINGS)) for prompt, _, _ in rows]
-    assert np.mean(opened) == pytest.approx(0.6, abs=0.2)
-    assert np.mean([t == 0 for _, _, t in rows]) == pytest.approx(0.6, abs=0.2)
+def test_shares_between(target: Target, tmp_path: Path) -> None:
+    config = replace(CONFIG, rows=400, row_length=60, min_reply=1, shard_rows=400, batch=400)
+    paths = write_corpus(target, tmp_path, config)
+    counts = Counter(kinds(paths))
+    # Free rows are dropped more often than those with opening words: their turn may be empty.
+    assert counts.pop(FREE) / 400 == pytest.approx(0.4, abs=0.1)
+    assert set(counts) == {f"{domain}, begun" for domain in DOMAINS}
+    assert max(counts.values()) / sum(counts.values()) < 2 / len(DOMAINS)
+    assert np.mean([t == 0 for _, _, t in read(paths, target)]) == pytest.approx(0.6, abs=0.1)
 
 
-def test_openings_are_many_short_and_balanced() -> None:
-    assert len({len(domain) for domain in OPENINGS.values()}) == 1
-    assert len(set(ALL_OPENINGS)) == len(ALL_OPENINGS) >= 60
-    assert all(words == words.strip() and len(words.split()) <= 8 for words in ALL_OPENINGS)
+def test_whole_questions_reach_the_target_as_they_are(tmp_path: Path) -> None:
+    target = chatty()
+    target.max_positions = 700
+    config = CorpusConfig(rows=60, row_length=640, user_length=600, template_share=1.0, min_reply=1, batch=60)
+    found = Counter(kind for kind, _ in turns(write_corpus(target, tmp_path, config), target))
+    assert set(found) == set(DOMAINS)
+    for kind, words in turns(list(tmp_path.glob("*.npz")), target):
+        if kind == "docstring":
+            assert words.startswith(SOLVE) and words.endswith('\n    """\n```')
+        elif kind == "asserts":
+            assert words.splitlines()[-1].startswith("assert ")
+        elif kind in ("word problems", "competition"):
+            assert words.endswith(BOXED) or words[-1] in ".?"
+        else:
+            assert "<" not in words.replace("| <", "") and words[0].isupper()
+
+
+def test_whole_questions_that_cannot_fit_are_refused(target: Target, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="user_length 6 is too short for whole questions"):
+        write_corpus(target, tmp_path / "out", replace(CONFIG, user_length=6, template_share=1.0))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_models_own_generation_settings_change_nothing(
@@ -149,7 +190,7 @@ def test_the_callers_random_numbers_are_left_alone(target: Target, tmp_path: Pat
 @pytest.mark.parametrize(("vocabulary", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
 def test_ids_take_two_bytes_where_they_fit(vocabulary: int, dtype: type, tmp_path: Path) -> None:
     target = tiny_llama(vocabulary, tiny_tokenizer())
-    paths = write_corpus(target, tmp_path, CorpusConfig(rows=2, row_length=90, user_length=2, min_reply=1))
+    paths = write_corpus(target, tmp_path, replace(CONFIG, rows=4, min_reply=1))
     with np.load(paths[0]) as file:
         assert file["flat"].dtype == dtype
     assert read(paths, target)
@@ -160,19 +201,25 @@ def test_ids_take_two_bytes_where_they_fit(vocabulary: int, dtype: type, tmp_pat
 
 def test_a_target_without_a_template_goes_on_from_an_opening(tmp_path: Path) -> None:
     target = chatty(template=None)
-    rows = read(write_corpus(target, tmp_path, replace(CONFIG, rows=48, row_length=84, min_reply=4)), target)
-    kinds = Counter()
+    paths = write_corpus(target, tmp_path, replace(CONFIG, rows=48, min_reply=4))
+    assert min(Counter(kind == FREE for kind in kinds(paths)).values()) > 5
+    for kind, (prompt, reply, _) in zip(kinds(paths), read(paths, target), strict=True):
+        assert prompt[0] == BOS and END not in prompt + reply[:-1] and len(reply) >= 4
+        assert len(prompt) == 13 if kind == FREE else 13 < len(prompt) <= 25
+
+
+def test_replies_of_a_target_without_a_template_are_greedy_too(tmp_path: Path) -> None:
+    target = chatty(template=None)
+    rows = read(write_corpus(target, tmp_path, replace(CONFIG, rows=48, greedy_share=1.0)), target)
+    assert len(rows) > 10
     for prompt, reply, _ in rows:
-        assert prompt[0] == BOS and END not in prompt and len(reply) >= 4
-        kinds[text(target, prompt[1:]).startswith(tuple(ALL_OPENINGS))] += 1
-    assert min(kinds[True], kinds[False]) > 5
+        assert reply[0] == int(target.model(torch.tensor([prompt])).logits[0, -1].argmax())
 
 
 def test_without_a_beginning_token_every_row_has_an_opening(tmp_path: Path) -> None:
     target = chatty(template=None, bos=False)
-    config = replace(CONFIG, rows=12, opening_share=0.0)
-    for prompt, _, _ in read(write_corpus(target, tmp_path, config), target):
-        assert text(target, prompt).startswith(tuple(ALL_OPENINGS))
+    paths = write_corpus(target, tmp_path, replace(CONFIG, rows=24, opening_share=0.0))
+    assert kinds(paths) and FREE not in kinds(paths)
 
 
 def test_a_turn_ends_at_the_templates_own_marker() -> None:
@@ -237,17 +284,22 @@ def test_a_killed_run_goes_on_where_it_was(
     paths = write_corpus(target, tmp_path, CONFIG)
     assert read(paths, target) == read(written, target)
     assert paths[0].stat().st_mtime_ns == stamp
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*(path.name for path in paths), "settings.json"]
+    beside = ["card.md", "seconds.json", "settings.json", "statistics.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*(path.name for path in paths), *beside])
+    with (tmp_path / "seconds.json").open() as file:
+        assert set(json.load(file)) == {path.name for path in paths}
 
 
 def test_a_finished_corpus_is_left_as_it_is(
     target: Target, written: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target.model, "generate", None)
+    stamps = {path: path.stat().st_mtime_ns for path in written[0].parent.iterdir()}
+    monkeypatch.setattr(target, "next_logits", None)
     assert write_corpus(target, written[0].parent, CONFIG) == written
+    assert {path: path.stat().st_mtime_ns for path in written[0].parent.iterdir()} == stamps
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"rows": 10}, {"greedy_share": 0.5}])
+@pytest.mark.parametrize("change", [{"seed": 1}, {"rows": 10}, {"greedy_share": 0.5}, {"batch": 23}])
 def test_other_settings_in_the_same_folder_are_refused(
     change: dict[str, Any], target: Target, written: list[Path]
 ) -> None:
@@ -265,7 +317,7 @@ def test_unreadable_settings_are_refused(target: Target, tmp_path: Path) -> None
     ("change", "complaint"),
     [
         ({"row_length": 257}, "tiny-llama has 256 positions"),
-        ({"row_length": 60}, "leaves no room for a reply after a prompt of up to"),
+        ({"row_length": 40}, "leaves no room for a reply after a prompt of up to"),
         ({"user_length": 100}, "leaves no room"),
         ({"min_reply": 90}, "leaves no room"),
     ],
@@ -284,6 +336,8 @@ def test_lengths_that_do_not_fit_are_refused(
         {"rows": 0},
         {"batch": 0},
         {"seed": -1},
+        {"shard_rows": 0},
+        {"template_share": -0.1},
         {"opening_share": 1.1},
         {"greedy_share": -0.1},
         {"min_p": 2.0},
