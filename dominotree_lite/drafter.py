@@ -77,6 +77,13 @@ class DrafterConfig:
 KeyValue = tuple[Tensor, Tensor]  # each [B, kv_heads, S, head_dim]
 
 
+class RMSNorm(nn.RMSNorm):
+    """The norm in its input's dtype: mixed precision would else leave the fused kernel for a slow one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class BlockAttention(nn.Module):
     """Grouped-query attention whose queries come from the block and whose keys are context + block."""
 
@@ -90,8 +97,8 @@ class BlockAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
-        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.q_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
     def split(self, rows: Tensor) -> Tensor:
         """[B, S, heads * head_dim] -> [B, heads, S, head_dim]."""
@@ -118,8 +125,8 @@ class BlockLayer(nn.Module):
         super().__init__()
         self.self_attn = BlockAttention(config)
         self.mlp = Qwen3MLP(config)
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, block: Tensor, rope: KeyValue, context: KeyValue, mask: Tensor | None) -> Tensor:
         block = block + self.self_attn(self.input_layernorm(block), rope, context, mask)
@@ -133,9 +140,9 @@ class DraftModel(nn.Module):
         super().__init__()
         backbone, self.config = config.backbone, config
         self.fc = nn.Linear(config.feature_size, backbone.hidden_size, bias=False)
-        self.hidden_norm = nn.RMSNorm(backbone.hidden_size, eps=backbone.rms_norm_eps)
+        self.hidden_norm = RMSNorm(backbone.hidden_size, eps=backbone.rms_norm_eps)
         self.layers = nn.ModuleList(BlockLayer(backbone) for _ in range(backbone.num_hidden_layers))
-        self.norm = nn.RMSNorm(backbone.hidden_size, eps=backbone.rms_norm_eps)
+        self.norm = RMSNorm(backbone.hidden_size, eps=backbone.rms_norm_eps)
         self.rotary = Qwen3RotaryEmbedding(backbone)
         if config.head is not None:
             gru, rank = config.head.gru_hidden_dim, config.head.emb_dim

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..prompts import PromptRow
 from ..target import Reading, Target
 from .blocks import Blocks
 from .card import device_name
-from .corpus import Batches, Corpus
+from .corpus import Batch, Batches, Corpus
 from .folder import claim
 from .grid import Variant
 from .loop import TrainConfig, Training
@@ -38,7 +39,7 @@ from .run import Text, divide, on_device
 from .texts import KnownText, batches, of_corpus, of_prompts
 from .walk import WALKS, TreeSize, walk
 
-WARM_UP_STEPS, TIMED_STEPS = 6, 24
+WARM_UP_STEPS, TIMED_STEPS = 20, 40
 RESULTS, TEXTS = "results.jsonl", "texts.json"
 
 
@@ -171,18 +172,20 @@ class Ablation:
             return int(json.loads(plan.read_text())["steps"])
         with tempfile.TemporaryDirectory() as scratch:
             training = self._training(self._model(variant, config, recipe.seed), config, recipe, Path(scratch))
-            for step in range(WARM_UP_STEPS):
-                training.take(batches(step))
-            self.target.synchronize()
-            began = time.perf_counter()
-            for step in range(WARM_UP_STEPS, WARM_UP_STEPS + TIMED_STEPS):
-                training.take(batches(step))
-            self.target.synchronize()
-            each = (time.perf_counter() - began) / TIMED_STEPS
+            times = [self._timed(training, batches(step)) for step in range(WARM_UP_STEPS + TIMED_STEPS)]
+        each = fmean(times[WARM_UP_STEPS:])
         steps = max(1, round(self.config.seconds * variant.share / each))
         folder.mkdir(parents=True, exist_ok=True)
         write_json(plan, {"steps": steps, "seconds_per_step": each})
         return steps
+
+    def _timed(self, training: Training, batch: Batch) -> float:
+        """Seconds of one step."""
+        self.target.synchronize()
+        began = time.perf_counter()
+        training.take(batch)
+        self.target.synchronize()
+        return time.perf_counter() - began
 
     def _on_policy(self, model: DraftModel, corpus: Corpus, recipe: TrainConfig, rows: int) -> Batches:
         """Batches of some rows, anchored where the chain of this very drafter begins its rounds."""
