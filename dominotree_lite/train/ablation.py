@@ -26,16 +26,16 @@ from ..drafter import DrafterConfig, DraftModel
 from ..errors import InputError
 from ..files import write_json, write_text
 from ..prompts import PromptRow
-from ..target import Reading, Target
+from ..target import Target
 from .blocks import Blocks
 from .card import device_name
 from .corpus import Batch, Batches, Corpus
 from .folder import claim
 from .grid import Variant
 from .loop import TrainConfig, Training
-from .losses import fresh_model
+from .reader import Reader
 from .recipe import DrafterSizes, drafter_config
-from .run import Text, divide, on_device
+from .run import Text, divide, initial_model, on_device
 from .texts import KnownText, batches, of_corpus, of_prompts
 from .walk import WALKS, TreeSize, walk
 
@@ -94,6 +94,7 @@ class Ablation:
             "prompts": of_prompts(target, prompts, config.new_tokens),
         }
         write_json(folder / TEXTS, {name: _described(texts) for name, texts in self.texts.items() if texts})
+        self.reader: Reader | None = None
         self._text: dict[tuple[str, ...], Text] = {(): text}
 
     def run(self, variants: Sequence[Variant]) -> Path:
@@ -152,16 +153,16 @@ class Ablation:
         return drafter_config(self.target, variant.kind, replace(self.config.sizes, **variant.sizes))
 
     def _model(self, variant: Variant, config: DrafterConfig, seed: int) -> DraftModel:
-        model = fresh_model(config, seed)
-        if variant.start:
-            model.load_state_dict(load_drafter(variant.start, self.target).model.state_dict())
-        return model.to(self.target.device)
+        return initial_model(self.target, config, seed, variant.start)
 
     def _training(self, model: DraftModel, config: DrafterConfig, recipe: TrainConfig, folder: Path) -> Training:
-        def read(ids: Tensor) -> Reading:
-            return self.target.read(ids, config.target_layer_ids)
+        matrices = _matrix(self.target.embedding), _matrix(self.target.output)
+        return Training(model, *matrices, self._reader(config.target_layer_ids), recipe, folder)
 
-        return Training(model, _matrix(self.target.embedding), _matrix(self.target.output), read, recipe, folder)
+    def _reader(self, layer_ids: tuple[int, ...]) -> Reader:
+        if self.reader is None or self.reader.layer_ids != layer_ids:
+            self.reader = Reader(self.target, layer_ids)
+        return self.reader
 
     def _steps(
         self, folder: Path, variant: Variant, config: DrafterConfig, recipe: TrainConfig, batches: Batches

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checkpoints import config_json, save_drafter
-from ..drafter import DrafterConfig
+from ..checkpoints import config_json, load_drafter, save_drafter
+from ..drafter import DrafterConfig, DraftModel
 from ..errors import InputError
 from ..target import Target
 from .card import Card, CorpusFile, describe_file, device_name, write_card
@@ -24,6 +24,7 @@ from .folder import claim
 from .loop import TrainConfig, Training
 from .losses import fresh_model
 from .processes import join
+from .reader import Reader
 
 RUN = "run"  # the subfolder of checkpoints and metrics
 
@@ -45,9 +46,12 @@ def train_drafter(
     recipe: TrainConfig,
     evaluate_every: int = 1000,
     max_seconds: float = math.inf,
+    start: str | None = None,
 ) -> bool:
     """Train a drafter and write it to `folder`, with its card; True when it is finished.
 
+    It begins with the weights of the drafter `start` (shipped, folder or hub id), which must have this layout, else
+    fresh.
     False means that `max_seconds` of wall time passed first: the same call goes on from there, as it does
     after a kill. `folder/run` holds metrics.jsonl and the checkpoint, written every `evaluate_every` steps.
     Launched as several processes, each calls this with the target on its own device and takes `recipe.rows` rows
@@ -60,13 +64,14 @@ def train_drafter(
     text = divide(target, corpus_paths)
     layout = config_json(config, target.num_layers)
     if join(recipe.mixed_precision, target.device).is_main_process:
-        claim(folder / RUN, {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files]})
-    model = fresh_model(config, recipe.seed).to(target.device)
+        begun = {"target": target.name, "drafter": layout, "corpus": [f.sha256 for f in text.files], "start": start}
+        claim(folder / RUN, begun)
+    model = initial_model(target, config, recipe.seed, start)
     training = Training(
         model,
         target.embedding.get_parameter("weight").detach(),
         target.output.get_parameter("weight").detach(),
-        lambda ids: target.read(ids, config.target_layer_ids),
+        Reader(target, config.target_layer_ids),
         recipe,
         folder / RUN,
     )
@@ -79,9 +84,23 @@ def train_drafter(
     )
     if done and training.accelerator.is_main_process:
         save_drafter(model, folder, target.num_layers)
-        write_card(folder, _card(target, config, text, training))
+        write_card(folder, _card(target, config, text, training, start))
     training.accelerator.wait_for_everyone()
     return done
+
+
+def initial_model(target: Target, config: DrafterConfig, seed: int, start: str | None) -> DraftModel:
+    """A fresh model on the target's device, or one with the weights of the drafter `start`.
+
+    Raises InputError if that one has another layout.
+    """
+    model = fresh_model(config, seed)
+    if start:
+        found = load_drafter(start, target)
+        if config_json(found.config, target.num_layers) != config_json(config, target.num_layers):
+            raise InputError(f"drafter {start} has another layout than the one to train")
+        model.load_state_dict(found.model.state_dict())
+    return model.to(target.device)
 
 
 def on_device(recipe: TrainConfig, device: torch.device) -> TrainConfig:
@@ -118,7 +137,7 @@ def divide(target: Target, paths: list[Path]) -> Text:
     return Text(corpus.select(np.flatnonzero(~held)), measured, files)
 
 
-def _card(target: Target, config: DrafterConfig, text: Text, training: Training) -> Card:
+def _card(target: Target, config: DrafterConfig, text: Text, training: Training, start: str | None) -> Card:
     lines = (training.folder / "metrics.jsonl").read_text().splitlines()
     last: dict[str, Any] = [r for r in map(json.loads, lines) if r["kind"] == "held_out"][-1]
     shown = ("base", "corrected", "base_tau", "tau")
@@ -138,7 +157,7 @@ def _card(target: Target, config: DrafterConfig, text: Text, training: Training)
         },
         data=text.files,
         held_out_rows=sum(f.rows for f in text.files) - len(text.train),
-        recipe=asdict(training.config),
+        recipe=asdict(training.config) | ({"started from": start} if start else {}),
         seconds=round(training.seconds, 3),
         device=device_name(target.device),
         processes=training.accelerator.num_processes,

@@ -154,3 +154,19 @@ def test_targets_with_more_than_plain_matrices_are_refused(tmp_path: Path) -> No
         config = drafter_config(target, "domino", SIZES, mask_token_id=3)
         with pytest.raises(InputError, match="scales its embedding or biases its logits"):
             train_drafter(target, text, tmp_path / "drafter", config, RECIPE)
+
+
+def test_training_goes_on_from_a_drafter(target: Target, corpus: list[Path], tmp_path: Path) -> None:
+    config = drafter_config(target, "domino", SIZES)
+    train_drafter(target, corpus, tmp_path / "first", config, RECIPE)
+    start = str(tmp_path / "first")
+    hardly = replace(RECIPE, steps=1, learning_rate=1e-12)
+    assert train_drafter(target, corpus, tmp_path / "second", config, hardly, start=start)
+    first, second = (dt.load_drafter(str(tmp_path / name), target).model.state_dict() for name in ("first", "second"))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert json.loads((tmp_path / "second" / "card.json").read_text())["recipe"]["started from"] == start
+    wider = drafter_config(target, "domino", replace(SIZES, gru=9))
+    with pytest.raises(InputError, match="another layout"):
+        train_drafter(target, corpus, tmp_path / "third", wider, hardly, start=start)
+    with pytest.raises(InputError, match="start"):
+        train_drafter(target, corpus, tmp_path / "second", config, hardly)
