@@ -12,7 +12,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STRIP     := --keep-output --extra-keys "metadata.widgets"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test check notebooks figures clean
+.PHONY: help setup demo lab test check notebooks site figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ check: setup ## lint, format, types, and no widget state stored in a notebook
 notebooks: setup ## execute every notebook from top to bottom
 	$(if $(NOTEBOOKS),$(BIN)/dominotree fetch)
 	$(if $(NOTEBOOKS),$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(NOTEBOOKS))
+
+site: setup ## make pages of the notebooks as they are stored, under out/site; they open without a network
+	$(BIN)/python -m dominotree_lite.viz.site notebooks out/site
 
 figures: notebooks ## write the figures again (the notebooks write them)
 

@@ -1,0 +1,85 @@
+"""The notebooks as a static site: HTML pages that open from disk and load nothing over a network.
+
+`python -m dominotree_lite.viz.site notebooks out/site` is what `make site` runs. Pages show what the notebooks store;
+nothing is executed. This file does not know what is in a notebook.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+from nbconvert import HTMLExporter
+
+from ..errors import InputError
+from ..files import write_text
+
+# The template's own scripts serve formulas, diagrams and widgets, and come from the network: the pages do without.
+REMOTE = ("mathjax_url", "require_js_url", "jquery_url", "mermaid_js_url", "mermaid_layout_elk_js_url")
+TEMPLATE_SCRIPT = re.compile(
+    r'<script src="">\s*</script>|<script type="text/x-mathjax-config">.*?</script>'
+    r'|<script type="module">(?:(?!</script>).)*jp-Mermaid.*?</script>',
+    re.DOTALL,
+)
+FIGURE = re.compile(r'src="(?:\.\./)+figures/([\w.-]+)"')
+NOTEBOOK_LINK = re.compile(r'href="((?![a-z]+:)[^"#]*)\.ipynb(#[^"]*)?"')
+
+
+def build_site(source: Path, out: Path) -> list[Path]:
+    """Every notebook below `source` as a page of the same name in `out`, and its README.md as index.html.
+
+    Pictures that pages show from the folder figures beside `source` are copied. Returns the pages. Raises InputError
+    if there is no notebook.
+    """
+    notebooks = sorted(path for path in source.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+    if not notebooks:
+        raise InputError(f"{source}: holds no notebook to make a site of")
+    exporter = HTMLExporter(**dict.fromkeys(REMOTE, ""))
+    pages = [out / path.relative_to(source).with_suffix(".html") for path in notebooks]
+    for path, page in zip(notebooks, pages, strict=True):
+        _write(page, exporter.from_filename(str(path))[0], out, source.parent / "figures")
+    index = source / "README.md"
+    if index.exists():
+        cell = nbformat.v4.new_markdown_cell(index.read_text(encoding="utf-8"), id="index")
+        contents = nbformat.v4.new_notebook(cells=[cell])
+        pages.append(out / "index.html")
+        html, _ = exporter.from_notebook_node(contents, {"metadata": {"name": "Notebooks"}})
+        _write(pages[-1], html, out, source.parent / "figures")
+    return pages
+
+
+def _write(page: Path, html: str, out: Path, figures: Path) -> None:
+    up = "../" * (len(page.relative_to(out).parts) - 1)
+    for name in FIGURE.findall(html):
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(figures / name, out / "figures" / name)
+    html = FIGURE.sub(rf'src="{up}figures/\1"', TEMPLATE_SCRIPT.sub("", html))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_text(page, NOTEBOOK_LINK.sub(r'href="\1.html\2"', html))
+
+
+def main(arguments: list[str]) -> int:
+    """`SOURCE OUT`: build the site anew and print the page to open."""
+    if len(arguments) != 2:
+        print("give two folders: the notebooks, and where the site goes", file=sys.stderr)
+        return 2
+    source, out = map(Path, arguments)
+    try:
+        new = out.with_name(out.name + ".new")
+        shutil.rmtree(new, ignore_errors=True)
+        build_site(source, new)
+        shutil.rmtree(out, ignore_errors=True)
+        new.rename(out)
+    except (InputError, OSError) as error:
+        print(f"site: {error}", file=sys.stderr)
+        return 2
+    pages = sorted(out.glob("*.html"))
+    print(next((page for page in pages if page.name == "index.html"), pages[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
