@@ -87,8 +87,10 @@ class BlockLoss(nn.Module):
         self._slot_losses = slot_losses
 
     def compile(self) -> None:
-        """Fuse the losses' passes over the vocabulary (they are most of the traffic on a GPU)."""
+        """Fuse the losses' passes over the vocabulary (much of the traffic on a GPU) and those inside a layer."""
         self._slot_losses = torch.compile(slot_losses, dynamic=False)
+        for layer in self.model.layers:
+            layer.compile(dynamic=True)  # contexts differ in width
 
     def forward(self, reading: Reading, batch: Batch, base_weight: float) -> dict[str, Tensor]:
         """Weighted means over all slots of all blocks: `loss` (to minimise), `base`, `corrected`."""
