@@ -35,10 +35,11 @@ test: setup ## fetch the embedded model, then run the tests
 	$(BIN)/dominotree fetch
 	$(BIN)/python -m pytest
 
-check: setup ## lint, format, types, and no widget state stored in a notebook
+check: setup ## lint, format, types, spelling, and no widget state stored in a notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md notebooks dominotree_lite tests
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(STRIP) $(NOTEBOOKS))
 
 notebooks: setup ## execute every notebook from top to bottom
