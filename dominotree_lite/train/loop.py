@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm.auto import tqdm
+from tqdm import tqdm  # not auto: in a notebook, its bar would be a widget that no stored page can show
 
 from ..drafter import DraftModel
 from ..errors import InputError

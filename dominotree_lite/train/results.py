@@ -45,11 +45,17 @@ class Results:
         runs = self.runs(variant)
         return pooled_tau(self._tokens(texts, len(runs)), _rounds(runs, method, texts))
 
-    def difference(self, first: str, second: str, method: str, texts: str = "prompts") -> Interval:
-        """tau of one variant minus that of another, on the same texts and as many seeds of each."""
-        pair = [self.runs(first), self.runs(second)]
-        seeds = min(map(len, pair))
-        a, b = (_rounds(runs[:seeds], method, texts) for runs in pair)
+    def difference(
+        self, first: str, second: str, method: str, texts: str = "prompts", second_method: str | None = None
+    ) -> Interval:
+        """tau of one variant minus that of another, on the same texts and as many seeds of each.
+
+        A drafter without a head knows other methods: `second_method`, by default the first's, is the second's.
+        """
+        runs, others = self.runs(first), self.runs(second)
+        seeds = min(len(runs), len(others))
+        a = _rounds(runs[:seeds], method, texts)
+        b = _rounds(others[:seeds], second_method or method, texts)
         return tau_difference(self._tokens(texts, seeds), a, b)
 
     def held_out(self, variant: str, name: str) -> float:
