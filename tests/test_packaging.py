@@ -14,7 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-TARGETS = {"site", "help", "setup", "demo", "lab", "test", "check", "notebooks", "figures", "clean"}
+TARGETS = {"site", "record", "help", "setup", "demo", "lab", "test", "check", "notebooks", "figures", "clean"}
 
 
 def direct() -> list[Requirement]:
