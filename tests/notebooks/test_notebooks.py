@@ -17,6 +17,8 @@ MOST_LINES = 15
 CELL_SECONDS = 600  # stops a cell that hangs; how long one takes is not judged here
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+RECORDED = [p for p in NOTEBOOKS if "recording import" in p.read_text(encoding="utf-8")]
+each_recorded = pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 
 
 class Images(HTMLParser):
@@ -75,6 +77,48 @@ def images_without_alt(notebook: NotebookNode) -> list[str]:
             alts = [*Images(cell.source).alts, *re.findall(r"!\[([^\]]*)\]\(", cell.source)]
             missed += [f"text: {cell.source[:60]}" for alt in alts if not (alt and alt.strip())]
     return missed
+
+
+def exercises(notebook: NotebookNode) -> set[str]:
+    """Names of the exercises whose visible tests a notebook holds."""
+    return {name for cell in code_cells(notebook) for name in re.findall(r'judge\(\s*"([^"]+)"', cell.source)}
+
+
+def links(notebook: NotebookNode) -> list[str]:
+    """Targets of all links to files beside the notebook."""
+    found = [t for c in notebook.cells if c.cell_type == "markdown" for t in re.findall(r"\]\(([^)#]+)", c.source)]
+    return [target for target in found if not target.startswith("http")]
+
+
+@each_recorded
+def test_it_has_the_form(path: Path) -> None:
+    """FAST at the top, exercises with folded hints and solutions, and each of them solved and checked elsewhere."""
+    notebook = read(path)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "FAST = fast()" in code_cells(notebook)[0].source
+    for part in ("**Claim.**", "| time |", "| memory |", "| hardware |", "You will", "Predict, then open", "## Limits"):
+        assert part in text
+    asked = exercises(notebook)
+    assert 2 <= len(asked) <= 4
+    assert text.count("<summary>Hint</summary>") == text.count("<summary>Solution</summary>") == len(asked)
+    solutions = path.parent / "solutions" / f"{path.stem.partition('_')[0]}_solutions.ipynb"
+    assert exercises(read(solutions)) == asked
+    assert 3 <= len(set(re.findall(r"\]\((https?://[^)]+)\)", text))) <= 6
+    assert sum("= None" in cell.source or "return None" in cell.source for cell in code_cells(notebook)) >= len(asked)
+
+
+@each
+def test_its_stored_recording_lines_are_fast_and_fresh(path: Path) -> None:
+    for output in outputs(read(path)):
+        if output.output_type == "stream":
+            assert "recorded again" not in output.text
+            assert "STALE" not in output.text
+
+
+@each
+def test_its_links_to_other_files_lead_somewhere(path: Path) -> None:
+    for target in links(read(path)):
+        assert (path.parent / target).exists(), target
 
 
 def test_there_are_notebooks() -> None:
