@@ -148,9 +148,9 @@ def obtain(
         print(f"{name}: not recorded for {_differing(wanted, recording.settings)}; computed here")
         return Recording.made(name, compute(), settings, drafters, target)
     reasons = recording.stale(target, drafters)
-    if not same:
-        reasons.insert(0, f"{target} is not fetched, so this is for {_differing(recording.settings, wanted)}")
     state = "STALE: " + "; ".join(reasons) if reasons else "up to date"
+    if not same:
+        state += f"; {target} is not fetched, so this is for {_differing(recording.settings, wanted)}"
     print(f"{name}: read from the recording, {state}")
     return recording
 

@@ -111,7 +111,9 @@ def test_other_settings_without_the_target_give_the_recorded_ones(capsys: pytest
     Recording.write("one", 1, SETTINGS, ["a"], "smollm2")
     found = ask(prompt="Bye")
     assert (found.data, found.settings["prompt"]) == (1, "Hi")
-    assert "smollm2 is not fetched, so this is for prompt 'Hi'" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "smollm2 is not fetched, so this is for prompt 'Hi'" in printed
+    assert "STALE" not in printed
 
 
 @pytest.mark.parametrize(("value", "fast"), [(None, True), ("", True), ("0", True), ("1", False), ("yes", False)])
