@@ -19,7 +19,7 @@ from . import style
 
 LOOKS = (
     ("blue", "-", "o"),
-    ("vermilion", "--", "s"),
+    ("vermillion", "--", "s"),
     ("green", "-.", "^"),
     ("purple", ":", "D"),
     ("orange", (0, (5, 1, 1, 1, 1, 1)), "v"),

@@ -38,7 +38,7 @@ OKABE_ITO = {
     "green": "#009E73",
     "yellow": "#F0E442",
     "blue": "#0072B2",
-    "vermilion": "#D55E00",
+    "vermillion": "#D55E00",
     "purple": "#CC79A7",
 }
 INK, FAINT, PAPER = "#222222", "#595959", "#FFFFFF"  # text, lesser text (7:1 on paper), background
