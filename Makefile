@@ -8,11 +8,12 @@ EXTRAS   := viz,train,notebooks,dev
 
 BIN       := .venv/bin
 INSTALLED := .venv/.installed
-NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-STRIP     := --keep-output --extra-keys "metadata.widgets"
+NOTEBOOKS := $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb)
+STRIP     := --keep-output --extra-keys "metadata.widgets cell.metadata.execution"
+EXECUTE   := $(BIN)/jupyter nbconvert --to notebook --execute --log-level WARN
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test check notebooks figures clean
+.PHONY: help setup demo lab test check notebooks record figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,12 @@ check: setup ## lint, format, types, and no widget state stored in a notebook
 notebooks: setup ## execute every notebook from top to bottom
 	$(if $(NOTEBOOKS),$(BIN)/dominotree fetch)
 	$(if $(NOTEBOOKS),$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(NOTEBOOKS))
+
+record: setup ## compute every notebook's results anew, store them under data/traces, and store the outputs
+	$(BIN)/dominotree fetch
+	DOMINOTREE_FULL=1 $(EXECUTE) --output-dir out/record $(NOTEBOOKS)
+	DOMINOTREE_FULL=0 $(EXECUTE) --inplace $(NOTEBOOKS)
+	$(BIN)/nbstripout $(STRIP) $(NOTEBOOKS)
 
 figures: notebooks ## write the figures again (the notebooks write them)
 

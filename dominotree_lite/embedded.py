@@ -98,6 +98,13 @@ def fetch(alias: str, progress: bool = True) -> Path:
     return folder
 
 
+def is_fetched(alias: str) -> bool:
+    """Whether `fetch` would find the model in place. Looks at names only: it reads no weights, fetches nothing."""
+    if alias not in EMBEDDED:
+        raise InputError(f"no embedded model is called {alias!r}; there is {', '.join(sorted(EMBEDDED))}")
+    return _is_current(cache_dir() / "targets" / alias, EMBEDDED[alias])
+
+
 def verify(folder: Path) -> None:
     """Hashes every file of a converted model. Raises InputError naming the first that differs."""
     _check_sizes(folder)

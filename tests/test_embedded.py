@@ -179,6 +179,17 @@ def test_converted_model_equals_the_gguf(tiny: embedded.EmbeddedModel, tiny_gguf
     embedded.verify(folder)
 
 
+def test_whether_it_is_fetched_is_known_without_fetching(tiny: embedded.EmbeddedModel, quick: None) -> None:
+    assert not embedded.is_fetched("tiny")
+    assert not embedded.cache_dir().exists() or not list(embedded.cache_dir().rglob("*.safetensors"))
+    folder = embedded.fetch("tiny")
+    assert embedded.is_fetched("tiny")
+    shutil.rmtree(folder)
+    assert not embedded.is_fetched("tiny")
+    with pytest.raises(InputError, match="no embedded model is called 'nothing'"):
+        embedded.is_fetched("nothing")
+
+
 def test_only_the_converted_model_stays(tiny: embedded.EmbeddedModel) -> None:
     folder = embedded.fetch("tiny", progress=False)
     assert folder == embedded.cache_dir() / "targets" / "tiny"
