@@ -52,13 +52,13 @@ def _one(target: Target, context: Context, token: int) -> Tensor:
 
 
 @torch.inference_mode()
-def commit_logits(target: Target, before: list[int], one: Round, rows: list[int]) -> Tensor:
+def commit_logits(target: Target, before: list[int], tree: DraftTree, bonus: int, rows: list[int]) -> Tensor:
     """Logits [V] after the bonus of a round, if these rows of its tree's pass, right or wrong, are committed."""
-    context, inputs = Context(), tree_inputs(one.tree, len(before), target.device)
+    context, inputs = Context(), tree_inputs(tree, len(before), target.device)
     target.prefill(context, before)
     target.verify(context, inputs.tokens, inputs.positions, inputs.visible)
     context.commit(rows)
-    return _one(target, context, one.bonus)
+    return _one(target, context, bonus)
 
 
 @torch.inference_mode()

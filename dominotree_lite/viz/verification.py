@@ -31,7 +31,7 @@ def mask_beside_tree(
 
     Raises InputError if `accepted` is not a path from the root.
     """
-    names = [f"{node} {decode(token)}" for node, token in enumerate(tree.tokens.tolist())]
+    names = [f"{node}:{decode(token)}" for node, token in enumerate(tree.tokens.tolist())]
     own = "" if bonus is None else decode(bonus)
     numbered = DraftTree(np.arange(len(tree) + 1), tree.parents, tree.depths, tree.log_probs)
     fig = Figure(dpi=100)
@@ -149,7 +149,7 @@ def _rounding(ax: Axes, name: str, reading: Rounding, split: int | None) -> None
         ax.axvline(split, color=style.INK, linestyle="--", label="the decoded texts part here")
     ax.set_yscale("log")
     ax.axhline(floor, color=style.FAINT, linestyle=":", linewidth=0.8)
-    ax.text(len(places), floor, " 0", fontproperties=style.font(), va="center")
+    ax.annotate("0", (1.005, floor), xycoords=("axes fraction", "data"), fontproperties=style.font(), va="center")
     ax.set_title(name, fontproperties=style.font(style.TITLE_SIZE, bold=True), loc="left")
     ax.set_ylabel("logits", fontproperties=style.font())
     ax.tick_params(labelsize=style.TEXT_SIZE)
