@@ -82,8 +82,15 @@ def images_without_alt(notebook: NotebookNode) -> list[str]:
 
 
 def exercises(notebook: NotebookNode) -> set[str]:
-    """Names of the exercises whose visible tests a notebook holds."""
-    return {name for cell in code_cells(notebook) for name in re.findall(r'judge\(\s*"([^"]+)"', cell.source)}
+    """Numbers of the exercises whose visible tests a notebook holds."""
+    return {number for cell in code_cells(notebook) for number in re.findall(r'"exercise (\d)', cell.source)}
+
+
+def solved(notebook: NotebookNode) -> set[str]:
+    """Numbers of the exercises that a notebook of solutions treats, each in a code cell below its heading."""
+    pairs = zip(notebook.cells, notebook.cells[1:], strict=False)
+    below = [above.source for above, cell in pairs if above.cell_type == "markdown" and cell.cell_type == "code"]
+    return {number for text in below for number in re.findall(r"^(?:## |\*\*)(\d) · ", text, re.MULTILINE)}
 
 
 def links(notebook: NotebookNode) -> list[str]:
@@ -104,9 +111,10 @@ def test_it_has_the_form(path: Path) -> None:
     assert 2 <= len(asked) <= 4
     assert text.count("<summary>Hint</summary>") == text.count("<summary>Solution</summary>") == len(asked)
     solutions = path.parent / "solutions" / f"{path.stem.partition('_')[0]}_solutions.ipynb"
-    assert exercises(read(solutions)) == asked
+    assert solved(read(solutions)) == asked
     assert 3 <= len(set(re.findall(r"\]\((https?://[^)]+)\)", text))) <= 6
-    assert sum("= None" in cell.source or "return None" in cell.source for cell in code_cells(notebook)) >= len(asked)
+    stubs = re.compile(r"= None|return None|^def \w+\(.*\): \.\.\.$|# your round here", re.MULTILINE)
+    assert sum(bool(stubs.search(cell.source)) for cell in code_cells(notebook)) >= len(asked)
 
 
 @each
