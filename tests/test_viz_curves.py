@@ -33,6 +33,15 @@ def test_lines_are_told_apart_without_colour_and_keep_their_look() -> None:
     assert len({str(look[1]) for look in LOOKS}) == len(LOOKS)
 
 
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_the_legend_is_not_cut_off(panels: int) -> None:
+    names = ("teacher-forced", "product of forced", "accepted", "rollout")
+    figure = curves([Panel("", "", "", [Line(name, [0, 1], [0, 1]) for name in names])] * panels)
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 and box.x1 <= figure.bbox.width and 0 <= box.y0
+
+
 def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:
     for ending in ("svg", "png"):
         for name in ("one", "two"):

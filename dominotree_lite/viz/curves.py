@@ -25,7 +25,7 @@ LOOKS = (
     ("orange", (0, (5, 1, 1, 1, 1, 1)), "v"),
     ("black", (0, (1, 1)), "x"),
 )
-PANEL_WIDTH, HEIGHT = 4.2, 3.4  # inches
+PANEL_WIDTH, HEIGHT = 3.4, 3.0  # inches
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def curves(panels: Sequence[Panel]) -> Figure:
             _draw(axes, panel, labels)
         shown = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
         handles = [shown[label] for label in labels]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+        columns = min(2 * len(panels), len(labels))  # as many as fit
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -81,7 +82,7 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     axes.set_title(panel.title, fontproperties=style.font(style.TITLE_SIZE))
     axes.set_xlabel(panel.x_label, fontproperties=style.font())
     axes.set_ylabel(panel.y_label, fontproperties=style.font())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=style.TEXT_SIZE)

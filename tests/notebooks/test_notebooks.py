@@ -148,6 +148,32 @@ def test_it_is_stored_as_a_reader_should_meet_it(path: Path) -> None:
     assert images_without_alt(notebook) == []
 
 
+def tagged(notebook: NotebookNode, kind: str) -> dict[str, str]:
+    """Sources of the cells tagged `exercise-X` or `check-X`, by X; a check without its final lines, which run it."""
+    found = {}
+    for cell in code_cells(notebook):
+        for tag in cell.metadata.get("tags", []):
+            if tag.startswith(f"{kind}-"):
+                found[tag.removeprefix(f"{kind}-")] = cell.source.split("\n\n\nprint(")[0]
+    return found
+
+
+SOLVED = [path for path in NOTEBOOKS if path.parent.name == "solutions"]
+
+
+@pytest.mark.parametrize("path", SOLVED, ids=lambda path: path.stem)
+def test_what_is_folded_in_a_notebook_is_what_its_solutions_run(path: Path) -> None:
+    """The solutions notebook is executed with the others: there the same checks must print that they passed."""
+    notebook, solutions = read(path.parents[1] / path.name), read(path)
+    folded = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    solved, stubs = tagged(solutions, "exercise"), tagged(notebook, "exercise")
+    assert solved and solved.keys() == stubs.keys() == tagged(solutions, "check").keys()
+    assert tagged(solutions, "check") == tagged(notebook, "check")
+    for name, source in solved.items():
+        assert f"```python\n{source}\n```" in folded, f"the folded solution of {name} differs"
+        assert source != stubs[name]
+
+
 @each
 @pytest.mark.model
 @pytest.mark.slow
