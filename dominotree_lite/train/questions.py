@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .exercises import exercise
+from .tasks import exercise
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 SOLVE = "Write a solution to the following problem and make sure that it passes the tests:\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dominotree_lite.train import questions
-from dominotree_lite.train.exercises import exercise
 from dominotree_lite.train.questions import BOXED, DOMAINS, PASS, SOLVE, fill, opening, question, texts
+from dominotree_lite.train.tasks import exercise
 
 
 def generator(seed: int = 0) -> np.random.Generator:
