@@ -180,13 +180,13 @@ def drawn(tree: DraftTree, chance: float) -> list[int]:
     Each node owns an interval as long as its path's probability, inside its parent's and apart from its
     siblings'. Those that the number falls into are one path from the root, or none.
     """
-    probability = np.exp(tree.log_probs)
-    start, free, end = np.zeros(len(tree) + 1), np.zeros(len(tree) + 1), np.ones(len(tree) + 1)
+    probability, size = np.exp(tree.log_probs).tolist(), len(tree) + 1
+    start, free, end = [0.0] * size, [0.0] * size, [1.0] * size
     for node, parent in enumerate(tree.parents[1:].tolist(), start=1):
         start[node] = free[node] = free[parent]
         free[parent] += probability[node]
         end[node] = min(free[parent], end[parent])  # scores are rounded: siblings may promise a little too much
-    return [node for node in range(1, len(tree) + 1) if start[node] <= chance < end[node]]
+    return [node for node in range(1, size) if start[node] <= chance < end[node]]
 
 
 # --- One scalar ----------------------------------------------------------------------------------------------
