@@ -246,7 +246,7 @@ class Staged {
 
 class Panel {
   constructor(theatre, method, title) {
-    Object.assign(this, { theatre, method, title, slots: [], current: 0 });
+    Object.assign(this, { theatre, method, title, slots: new Map(), current: 0 });
     const id = `dt-panel-${++uniques}`;
     this.summary = make("p", { className: "dt-summary" });
     this.svg = draw("svg", { role: "tree", "aria-labelledby": id });
@@ -294,8 +294,9 @@ class Panel {
     event.preventDefault();
     event.stopPropagation(); // a notebook has keys of its own
   }
-  slot(i) {
-    if (!this.slots[i]) {
+  /** The elements of a node. A node keeps its own, so that an update touches only what has changed. */
+  slot(node) {
+    if (!this.slots.has(node)) {
       const group = draw("g", { role: "treeitem" });
       const box = draw("rect", { class: "dt-box", height: BOX, y: -BOX / 2 });
       const bar = draw("rect", { class: "dt-bar", height: 3, x: 1.5, y: BOX / 2 - 4 });
@@ -304,9 +305,10 @@ class Panel {
       group.append(box, bar, text);
       this.svg.append(group);
       this.edges.append(edge);
-      this.slots[i] = { group, box, bar, text, edge };
+      group.union = node;
+      this.slots.set(node, { group, box, bar, text, edge });
     }
-    return this.slots[i];
+    return this.slots.get(node);
   }
   draw(staged, step, known, revealed) {
     const held = this.svg.contains(this.svg.getRootNode().activeElement);
@@ -315,8 +317,8 @@ class Panel {
     this.slotOf = new Map();
     const accepted = new Set(known ? staged.walk.nodes : revealed);
     if (!(staged.row.get(this.current) <= this.step)) this.current = 0;
-    staged.preorder.forEach((row, i) => this.drawNode(this.slot(i), row, accepted));
-    for (const slot of this.slots.slice(staged.order.length)) this.hide(slot);
+    staged.order.slice(0, this.step + 1).forEach((node, row) => this.drawNode(this.slot(node), node, row, accepted));
+    for (const [node, slot] of this.slots) if (!this.slotOf.has(node)) this.hide(slot);
     this.drawBonus(known);
     put(this.svg, "width", staged.width);
     put(this.svg, "height", staged.height);
@@ -326,14 +328,11 @@ class Panel {
   hide(slot) {
     put(slot.group, "display", "none");
     put(slot.edge, "display", "none");
-    slot.group.union = undefined;
   }
-  drawNode(slot, row, accepted) {
-    const { staged } = this, { scene } = staged, node = staged.order[row], { group } = slot;
-    if (row > this.step) return this.hide(slot);
+  drawNode(slot, node, row, accepted) {
+    const { staged } = this, { scene } = staged, { group } = slot;
     const kind = row === 0 ? "dt-anchor" : accepted.has(node) ? "dt-accepted" : "dt-rejected";
     this.slotOf.set(node, slot);
-    group.union = node;
     slot.kind = kind;
     put(group, "display", "inline");
     put(group, "data-node", node);
@@ -454,7 +453,7 @@ class Detail {
     this.drawChildren(scene, node);
   }
   treeRow(scene, panel, node, known) {
-    const { staged } = panel, first = scene.record.context_length, name = make("th", { scope: "row" }, panel.title);
+    const { staged } = panel, first = scene.record.context_length, name = make("th", { scope: "row" }, panel.method);
     const cells = (...texts) => make("tr", {}, name, ...texts.map((text) => make("td", {}, text)));
     if (!staged.has(node)) return cells("not in this tree", "–", "–", "–", "–");
     const row = staged.row.get(node), kept = node === 0 || staged.walk.nodes.includes(node);
@@ -465,7 +464,7 @@ class Detail {
   drawMask(scene, panel, node) {
     const { staged } = panel, row = staged.row.get(node), first = scene.record.context_length;
     const seen = row === undefined ? [] : [0, ...scene.path(node)].map((n) => staged.row.get(n)).sort((a, b) => a - b);
-    this.maskTitle.textContent = `Attention mask, ${panel.title}`;
+    this.maskTitle.textContent = `Attention mask of ${panel.method}`;
     this.maskWords.textContent = row === undefined ? "This tree has no row for the node." :
       `Row ${row} sees the ${first} committed tokens and columns ${seen.join(", ")}.`;
     this.canvas.setAttribute("aria-label", `mask of ${staged.order.length} rows; ${this.maskWords.textContent}`);
@@ -646,7 +645,7 @@ class Theatre {
     const set = (name) => (value) => this.set({ [name]: value });
     this.which = make("select", { id: `dt-which-${++uniques}` });
     this.which.addEventListener("change", () => this.set({ prompt: this.which.selectedIndex, round: 0, step: -1 }));
-    this.whichRow = make("div", { className: "dt-control" }, make("label", { htmlFor: this.which.id }, "Recorded prompt"), this.which);
+    this.whichRow = make("div", { className: "dt-control dt-wide" }, make("label", { htmlFor: this.which.id }, "Recorded prompt"), this.which);
     this.round = slider("Round", "", (value) => this.set({ round: value, step: -1 }));
     this.budget = slider("Budget", " nodes", (value) => this.set({ budget: value, step: -1 }));
     this.candidates = slider("Candidates M", "", (i) => this.set({ candidates: this.trace.candidates[i], step: -1 }));
@@ -753,14 +752,17 @@ class Theatre {
     this.predict.checked = predicting;
     this.drawText(prompt, at);
     this.mark();
+    if (this.scene.place.join() !== this.seen) this.panels.forEach((panel) => panel.reveal(panel.staged.walk.nodes.at(-1) ?? 0));
+    this.seen = this.known ? this.scene.place.join() : "";
     return true;
   }
   open(trace) {
     this.trace = trace;
     this.times = [];
     this.hot = null;
+    this.seen = "";
     const prompts = (trace.prompts ?? []).filter((prompt) => prompt.rounds.length);
-    this.which.replaceChildren(...prompts.map((prompt) => make("option", {}, literal(prompt.prompt, 60))));
+    this.which.replaceChildren(...prompts.map((prompt) => make("option", {}, prompt.prompt.replace(/\s+/g, " ").slice(0, 90))));
     this.whichRow.hidden = prompts.length < 2;
     this.panels = (trace.methods ?? []).map(({ name, title }) => new Panel(this, name, title));
     this.active = this.panels[this.panels.length - 1];
