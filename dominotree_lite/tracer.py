@@ -228,7 +228,7 @@ class _Session:
     def _forest(self, anchor: int, draft: Draft | None, union: _Union) -> Forest:
         """Every tree, in the order of the format. The driver's own joins the union first."""
         pops = {}
-        for name in (DRIVER, *TITLES):
+        for name in sorted(TITLES, key=DRIVER.__ne__):
             for count in reversed(_candidates(self.most)):
                 pops[name, count] = self._pops(name, count, anchor, draft)
         grown = {key: _Grown(steps, union.add(steps)) for key, steps in pops.items()}
