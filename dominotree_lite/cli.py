@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_compare(commands)
     _add_trace(commands)
+    _add_view(commands)
     _add_fetch(commands)
     add_train(commands)
     return parser
@@ -95,6 +96,13 @@ def _add_trace(commands: Commands[Parser]) -> None:
     add_device(parser)
     add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
     parser.set_defaults(slots=None, top_k=0, top_p=1.0)  # what a trace does not store
+
+
+def _add_view(commands: Commands[Parser]) -> None:
+    text = "make one page of a trace: the tree theatre, which opens in a browser without a network"
+    parser = add_command(commands, "view", _view, text)
+    parser.add_argument("trace", type=Path, metavar="FILE.json", help="what `dominotree trace` wrote")
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="where the page goes (beside the trace)")
 
 
 def _add_fetch(commands: Commands[Parser]) -> None:
@@ -201,6 +209,18 @@ def _trace(arguments: argparse.Namespace) -> None:
     trace.save(arguments.out)
     rounds = sum(len(prompt.rounds) for prompt in trace.prompts)
     print(f"{arguments.out}: {len(trace.prompts)} prompts, {rounds} rounds, {trace.size:,} nodes")
+
+
+def _view(arguments: argparse.Namespace) -> None:
+    out = arguments.out or arguments.trace.with_suffix(".html")
+    if out == arguments.trace:
+        raise InputError(f"{out}: the page would take the trace's place; choose another with --out")
+    try:
+        from .viz.theatre import TreeTheatre
+    except ModuleNotFoundError as error:
+        raise InputError(f"the theatre needs {error.name}: pip install 'dominotree_lite[viz]'") from error
+    TreeTheatre.from_trace(arguments.trace).export_html(out)
+    print(out)
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

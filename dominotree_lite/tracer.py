@@ -51,8 +51,12 @@ def record(
     settings: Settings,
     rounds: int | None = None,
     progress: Callable[[PromptRow], None] | None = None,
+    on_round: Callable[[list[int]], None] | None = None,
 ) -> Trace:
     """The rounds of the answers to each prompt's first turn, `rounds` of each at most (all if None).
+
+    `progress` is called after each prompt, `on_round` after each round with all new tokens of its prompt so far;
+    what either raises ends the recording.
 
     `settings.method` is not read. A prompt that ends with its first token has no round and is left out. Raises
     InputError for a drafter that is no Domino, for settings that a trace does not store, and if no round is left.
@@ -64,7 +68,7 @@ def record(
     traced = []
     for row in prompts:
         ids = target.encode([{"role": "user", "content": row.turns[0]}])
-        found = _Session(target, drafter, settings).run(ids, rounds)
+        found = _Session(target, drafter, settings).run(ids, rounds, on_round)
         if found:
             traced.append(TracedPrompt(row.id, row.turns[0], found))
         if progress is not None:
@@ -175,7 +179,9 @@ class _Session:
         self.tokens: list[int] = []
 
     @torch.inference_mode()
-    def run(self, ids: list[int], rounds: int | None) -> list[TracedRound]:
+    def run(
+        self, ids: list[int], rounds: int | None, on_round: Callable[[list[int]], None] | None
+    ) -> list[TracedRound]:
         limit = min(self.settings.max_new_tokens, self.target.max_positions - len(ids) + 1)
         prefilled = self.target.prefill(self.context, ids, self.layer_ids)
         self.features = prefilled.features
@@ -185,6 +191,8 @@ class _Session:
         found: list[TracedRound] = []
         while len(self.tokens) < limit and self.tokens[-1] not in self.target.eos_ids and len(found) != rounds:
             found.append(self._round(limit - len(self.tokens) - 1))
+            if on_round is not None:
+                on_round(list(self.tokens))
         return found
 
     def _round(self, depth: int) -> TracedRound:

@@ -216,6 +216,20 @@ def test_the_text_ends_with_an_end_token_and_after_so_many_rounds() -> None:
     assert [one.emitted for one in short] == [rounds()[0].emitted, [end]]
 
 
+def test_each_round_is_told_and_can_be_the_last() -> None:
+    told: list[list[int]] = []
+
+    def until_two(tokens: list[int]) -> None:
+        told.append(tokens)
+        if len(told) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        record(ROWS[:1], toy_target(), toy_drafter(), SETTINGS, on_round=until_two)
+    first = [rounds()[0].anchor, *rounds()[0].emitted]
+    assert told == [first, first + rounds()[1].emitted]
+
+
 def test_a_prompt_without_a_round_is_left_out() -> None:
     first = greedy(toy_target().model, ids_of(ROW), 1)
     assert first != greedy(toy_target().model, ids_of(ROWS[1]), 1)
