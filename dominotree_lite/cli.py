@@ -99,7 +99,7 @@ def _add_trace(commands: Commands[Parser]) -> None:
 
 
 def _add_view(commands: Commands[Parser]) -> None:
-    text = "make a page of a trace: one HTML file that opens from disk and needs neither a network nor Python"
+    text = "make one page of a trace: the tree theatre, which opens in a browser without a network"
     parser = add_command(commands, "view", _view, text)
     parser.add_argument("trace", type=Path, metavar="FILE.json", help="what `dominotree trace` wrote")
     parser.add_argument("--out", type=Path, metavar="FILE.html", help="where the page goes (beside the trace)")
@@ -212,12 +212,15 @@ def _trace(arguments: argparse.Namespace) -> None:
 
 
 def _view(arguments: argparse.Namespace) -> None:
+    out = arguments.out or arguments.trace.with_suffix(".html")
+    if out == arguments.trace:
+        raise InputError(f"{out}: the page would take the trace's place; choose another with --out")
     try:
         from .viz.theatre import TreeTheatre
     except ModuleNotFoundError as error:
-        raise InputError(f"the page needs {error.name}: pip install 'dominotree_lite[viz]'") from error
-    out = arguments.out or arguments.trace.with_suffix(".html")
-    print(TreeTheatre.from_trace(arguments.trace).export_html(out))
+        raise InputError(f"the theatre needs {error.name}: pip install 'dominotree_lite[viz]'") from error
+    TreeTheatre.from_trace(arguments.trace).export_html(out)
+    print(out)
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

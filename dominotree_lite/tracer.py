@@ -55,10 +55,11 @@ def record(
 ) -> Trace:
     """The rounds of the answers to each prompt's first turn, `rounds` of each at most (all if None).
 
-    `progress` is called after each prompt, `on_round` after each round with all new tokens so far; what they raise
-    ends the recording. `settings.method` is not read. A prompt that ends with its first token has no round and is
-    left out. Raises InputError for a drafter that is no Domino, for settings that a trace does not store, and if no
-    round is left.
+    `progress` is called after each prompt, `on_round` after each round with all new tokens of its prompt so far;
+    what either raises ends the recording.
+
+    `settings.method` is not read. A prompt that ends with its first token has no round and is left out. Raises
+    InputError for a drafter that is no Domino, for settings that a trace does not store, and if no round is left.
     """
     for name in TITLES:
         check_drafter(name, drafter)
@@ -179,7 +180,7 @@ class _Session:
 
     @torch.inference_mode()
     def run(
-        self, ids: list[int], rounds: int | None, on_round: Callable[[list[int]], None] | None = None
+        self, ids: list[int], rounds: int | None, on_round: Callable[[list[int]], None] | None
     ) -> list[TracedRound]:
         limit = min(self.settings.max_new_tokens, self.target.max_positions - len(ids) + 1)
         prefilled = self.target.prefill(self.context, ids, self.layer_ids)
