@@ -50,8 +50,12 @@ function draw01(...numbers) {
 
 // --- Elements --------------------------------------------------------------------------------------------------
 
+const OWN_KEYS = "data-lm-suppress-shortcuts"; // JupyterLab takes no key from an element that has this attribute
+const TAKE_KEYS = ["button", "input", "select", "summary", "textarea"];
+
 function make(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
+  if (TAKE_KEYS.includes(tag)) node.setAttribute(OWN_KEYS, "true");
   for (const [name, value] of Object.entries(properties)) {
     if (name in node && !name.startsWith("aria")) node[name] = value;
     else node.setAttribute(name, value);
@@ -297,7 +301,7 @@ class Panel {
   /** The elements of a node. A node keeps its own, so that an update touches only what has changed. */
   slot(node) {
     if (!this.slots.has(node)) {
-      const group = draw("g", { role: "treeitem" });
+      const group = draw("g", { role: "treeitem", [OWN_KEYS]: "true" });
       const box = draw("rect", { class: "dt-box", height: BOX, y: -BOX / 2 });
       const bar = draw("rect", { class: "dt-bar", height: 3, x: 1.5, y: BOX / 2 - 4 });
       const text = draw("text", { x: PAD, y: 3 });
@@ -437,7 +441,7 @@ class Detail {
       make("section", { className: "dt-card" }, this.title, make("p", {}, this.path), make("p", { className: "dt-facts" }, this.tokens), this.facts,
         make("table", {}, heads("tree", "taken as", "score", "position id", "KV slot", "after commit"), this.rows)),
       make("section", { className: "dt-card" }, this.maskTitle, this.maskWords,
-        make("div", { className: "dt-mask-box", tabIndex: 0, role: "group", "aria-label": "mask, scrolls" }, this.canvas)),
+        make("div", { className: "dt-mask-box", tabIndex: 0, role: "group", "aria-label": "mask, scrolls", [OWN_KEYS]: "true" }, this.canvas)),
       make("section", { className: "dt-card" }, this.childrenTitle, this.childrenNote, this.children));
   }
   draw(scene, panels, panel, node, known) {
