@@ -1,4 +1,4 @@
-"""Bootstrap intervals over prompts for tokens a round. It knows nothing of how these were measured."""
+"""Bootstrap intervals over prompts, for tokens a round above all. It knows nothing of how these were measured."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ class Interval:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
+def pooled_ratio(above: Sequence[float], below: Sequence[float], seed: int = 0) -> Interval:
+    """The sum of `above` over that of `below`, prompts resampled with replacement. Both [prompts]; at least one."""
+    return _interval(np.asarray(above, float), [np.asarray(below, float)], seed)
+
+
 def pooled_tau(tokens: Sequence[int], rounds: Sequence[int], seed: int = 0) -> Interval:
     """All tokens over all rounds, prompts resampled with replacement. Both [prompts]; at least one prompt."""
-    return _interval(np.asarray(tokens, float), [np.asarray(rounds, float)], seed)
+    return pooled_ratio(tokens, rounds, seed)
 
 
 def tau_difference(tokens: Sequence[int], first: Sequence[int], second: Sequence[int], seed: int = 0) -> Interval:

@@ -37,6 +37,49 @@ def follow(tree: DraftTree, text: Sequence[int]) -> list[int]:
     return nodes
 
 
+@dataclass(frozen=True)
+class Place:
+    """A tree grown at one place of a text, and its nodes along the text: those the target would accept there."""
+
+    tree: DraftTree
+    accepted: list[int]  # nodes, root left out
+
+    def prefix(self, budget: int) -> Place:
+        """The same place with the first `budget` nodes of its tree."""
+        return Place(self.tree.prefix(budget), [node for node in self.accepted if node <= budget])
+
+
+def places(
+    prompt_ids: Sequence[int],
+    text: Sequence[int],
+    target: Target,
+    drafter: Drafter,
+    scorers: Scorers,
+    budget: int,
+    every: int = 1,
+) -> dict[str, list[Place]]:
+    """For each scorer, its tree of `budget` nodes at every so many tokens of `text` as anchor, the last left out.
+
+    The text is cut off where it ends, as `decode` cuts a draft: what stands behind the last token but one can't
+    be accepted. Raises InputError for an empty prompt and for `every` below 1.
+    """
+    ids = [*prompt_ids, *text]
+    if not prompt_ids:
+        raise InputError("the prompt is empty: it needs at least one token")
+    if every < 1:
+        raise InputError(f"every {every}: give the tokens from one place to the next, 1 or more")
+    features = target.prefill(Context(), ids, drafter.config.target_layer_ids).features
+    found: dict[str, list[Place]] = {name: [] for name in scorers}
+    for at in range(len(prompt_ids), len(ids) - 1, every):
+        rest = ids[at + 1 : -1]  # the last token can only be a bonus
+        draft = drafter.draft(ids[at], features[:at], ContextCache(), len(rest) or 1)
+        with torch.inference_mode():
+            for name, make in scorers.items():
+                tree = frontier(make(draft, ids[at]), ids[at], budget)
+                found[name].append(Place(tree, follow(tree, rest)))
+    return found
+
+
 def replay(
     prompt_ids: Sequence[int],
     text: Sequence[int],
@@ -45,23 +88,9 @@ def replay(
     scorers: Scorers,
     budget: int,
 ) -> dict[str, list[list[int]]]:
-    """For each scorer and each token of `text` but the last as anchor: `follow` of the tree of `budget` nodes.
-
-    The text is cut off where it ends, as `decode` cuts a draft: what stands behind the last token but one can't
-    be accepted. Raises InputError for an empty prompt.
-    """
-    ids = [*prompt_ids, *text]
-    if not prompt_ids:
-        raise InputError("the prompt is empty: it needs at least one token")
-    features = target.prefill(Context(), ids, drafter.config.target_layer_ids).features
-    found: dict[str, list[list[int]]] = {name: [] for name in scorers}
-    for at in range(len(prompt_ids), len(ids) - 1):
-        rest = ids[at + 1 : -1]  # the last token can only be a bonus
-        draft = drafter.draft(ids[at], features[:at], ContextCache(), len(rest) or 1)
-        with torch.inference_mode():
-            for name, make in scorers.items():
-                found[name].append(follow(frontier(make(draft, ids[at]), ids[at], budget), rest))
-    return found
+    """The accepted nodes alone of `places` at every token of the text but the last; raises what that raises."""
+    found = places(prompt_ids, text, target, drafter, scorers, budget)
+    return {name: [place.accepted for place in each] for name, each in found.items()}
 
 
 @dataclass(frozen=True)

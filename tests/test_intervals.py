@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dominotree_lite.intervals import pooled_tau, tau_difference
+from dominotree_lite.intervals import pooled_ratio, pooled_tau, tau_difference
 
 TOKENS, FIRST, SECOND = [10, 30, 5, 8], [5, 7, 4, 2], [6, 12, 3, 4]
 
@@ -19,6 +19,14 @@ def test_an_interval_is_that_of_all_resamples() -> None:
     found = pooled_tau(TOKENS, FIRST)
     assert found.value == sum(TOKENS) / sum(FIRST)
     assert [found.low, found.high] == pytest.approx(exact(np.array(taus)), abs=0.03)
+
+
+def test_a_ratio_takes_sums_first_and_need_not_be_of_counts() -> None:
+    above, below = [1.5, 0.0, 2.25, 0.5], [1.0, 0.5, 2.0, 0.25]
+    ratios = [sum(above[i] for i in c) / sum(below[i] for i in c) for c in itertools.product(range(4), repeat=4)]
+    found = pooled_ratio(above, below)
+    assert found.value == pytest.approx(4.25 / 3.75)
+    assert [found.low, found.high] == pytest.approx(exact(np.array(ratios)), abs=0.03)
 
 
 def test_differences_resample_prompts_together() -> None:

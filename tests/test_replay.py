@@ -10,7 +10,7 @@ from toy_models import cached_model, greedy, oracle_drafter, target_of
 from dominotree_lite.build import heap
 from dominotree_lite.decode import generate
 from dominotree_lite.errors import InputError
-from dominotree_lite.replay import Rounds, follow, replay, rescored, rounds_of
+from dominotree_lite.replay import Place, Rounds, follow, places, replay, rescored, rounds_of
 from dominotree_lite.scoring import ConditionalScorer, GreedyPathScorer, MarginalScorer
 from dominotree_lite.tree import DraftTree
 
@@ -42,6 +42,47 @@ def test_it_counts_the_rounds_that_decode_takes(wrong: float) -> None:
     assert len(counts) > 2
 
 
+def test_a_place_holds_the_tree_that_decode_verifies_there_and_what_it_accepts() -> None:
+    target = target_of(cached_model())
+    drafter = oracle_drafter(target, PROMPT, LENGTH + 8, "domino", wrong=0.5)
+    head = drafter.head
+    assert head is not None
+    scorers = {
+        "dominotree": lambda d, a: ConditionalScorer(head, d.hidden, d.base_logits, a, BUDGET, CANDIDATES),
+        "marginal": lambda d, anchor: MarginalScorer(d.base_logits, BUDGET),
+    }
+    text = greedy(target.model, PROMPT, LENGTH)
+    found = places(PROMPT, text, target, drafter, scorers, BUDGET)
+    for name in scorers:
+        options = {"budget": BUDGET, "candidates": CANDIDATES, "max_new_tokens": LENGTH}
+        rounds = generate(PROMPT, target, drafter, method=name, **options).rounds
+        assert len(rounds) > 3 and any(one.accepted for one in rounds)
+        for one in rounds:
+            place = found[name][one.start - len(PROMPT)]
+            assert place.tree.tokens.tolist() == one.tree.tokens.tolist()
+            assert place.accepted == one.accepted
+            np.testing.assert_allclose(place.tree.log_probs, one.tree.log_probs, atol=1e-4)
+    assert replay(PROMPT, text, target, drafter, scorers, BUDGET) == {
+        name: [place.accepted for place in each] for name, each in found.items()
+    }
+    few = places(PROMPT, text, target, drafter, scorers, BUDGET, every=5)
+    for name, each in few.items():
+        assert [p.tree.to_json() for p in each] == [p.tree.to_json() for p in found[name][::5]]
+
+
+def test_the_prefix_of_a_place_is_the_place_of_a_smaller_budget() -> None:
+    target = target_of(cached_model())
+    drafter = oracle_drafter(target, PROMPT, LENGTH + 8, "domino", wrong=0.5)
+    scorers = {"marginal": lambda d, anchor: MarginalScorer(d.base_logits, BUDGET)}
+    text = greedy(target.model, PROMPT, LENGTH)
+    large, small = (places(PROMPT, text, target, drafter, scorers, b)["marginal"] for b in (BUDGET, 3))
+    for one, other in zip(large, small, strict=True):
+        cut = one.prefix(3)
+        assert (cut.tree.to_json(), cut.accepted) == (other.tree.to_json(), other.accepted)
+    assert any(place.accepted and place.accepted[-1] > 3 for place in large)
+    assert Place(DraftTree.root_only(1), []).prefix(0).accepted == []
+
+
 def test_a_path_is_followed_as_far_as_the_tree_goes() -> None:
     tree = DraftTree.from_lists([7, 1, 2, 1, 3], [-1, 0, 0, 1, 3], [0, 1, 1, 2, 3], [0.0, -0.1, -0.2, -0.3, -0.4])
     assert follow(tree, [1, 1, 3, 5]) == [1, 3, 4]
@@ -56,6 +97,8 @@ def test_no_rounds_and_no_prompt() -> None:
     drafter = oracle_drafter(target, PROMPT, 8, "domino")
     with pytest.raises(InputError, match="empty"):
         replay([], [1, 2], target, drafter, {}, 4)
+    with pytest.raises(InputError, match="every 0"):
+        places(PROMPT, [1, 2], target, drafter, {}, 4, every=0)
 
 
 @pytest.mark.parametrize("seed", range(4))

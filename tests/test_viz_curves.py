@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import matplotlib
 import pytest
 
 from dominotree_lite.errors import InputError
@@ -22,6 +23,21 @@ def test_each_line_is_drawn_where_it_was_measured() -> None:
         given = {line.label: [list(p) for p in zip(line.x, line.y, strict=True)] for line in panel.lines}
         assert drawn == given
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_bars_reach_from_low_to_high_in_the_colour_of_their_line() -> None:
+    barred = Line("a", [0.1, 0.6], [0.2, 0.5], low=[0.1, 0.4], high=[0.3, 0.9])
+    (axes,) = curves([Panel("", "", "", [barred, Line("b", [0.0, 1.0], [0.0, 1.0])])]).axes
+    (bars,) = axes.collections
+    assert [segment.tolist() for segment in bars.get_segments()] == [[[0.1, 0.1], [0.1, 0.3]], [[0.6, 0.4], [0.6, 0.9]]]
+    line = axes.get_lines()[0]
+    assert matplotlib.colors.to_hex(bars.get_color()[0]) == matplotlib.colors.to_hex(line.get_color())
+
+
+@pytest.mark.parametrize(("x", "whole"), [([0, 1], True), ([0.0, 0.25, 1.0], False)])
+def test_ticks_between_whole_numbers_only_where_values_lie_between(x: list[float], whole: bool) -> None:
+    (axes,) = curves([Panel("", "", "", [Line("a", x, x)])]).axes
+    assert all(float(tick).is_integer() for tick in axes.get_xticks()) == whole
 
 
 def test_lines_are_told_apart_without_colour_and_keep_their_look() -> None:

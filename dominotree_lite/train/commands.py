@@ -63,7 +63,9 @@ def _add_train_drafter(stages: Commands[Parser]) -> None:
     add("--steps", type=int, default=11_500, metavar="N", help="optimiser steps")
     _add_batch(parser)
     add("--seed", type=int, default=0, metavar="N", help="of weights, order and anchors")
-    add("--start", metavar="NAME", help="a drafter to go on from (shipped, a folder or a hub id); its layout holds")
+    add(
+        "--start-from", metavar="NAME", help="a drafter to go on from (shipped, a folder or a hub id); its layout holds"
+    )
     _add_loss(parser)
     _add_sizes(parser)
     add("--mask-token-id", type=int, metavar="ID", help="token of the slots to draft (one that is never text)")
@@ -178,12 +180,12 @@ def _train_drafter(arguments: argparse.Namespace) -> None:
     check_writable(arguments.out / "config.json")
     arguments.device = own_device(arguments.device, torch.cuda.device_count())
     target = load_target_of(arguments)
-    if arguments.start:
-        config = load_drafter(arguments.start, target).config
+    if arguments.start_from:
+        config = load_drafter(arguments.start_from, target).config
     else:
         config = drafter_config(target, arguments.kind, _sizes(arguments), arguments.mask_token_id)
     limits = arguments.evaluate_every, arguments.max_seconds
-    done = train_drafter(target, _corpus_files(arguments), arguments.out, config, recipe, *limits, arguments.start)
+    done = train_drafter(target, _corpus_files(arguments), arguments.out, config, recipe, *limits, arguments.start_from)
     if is_main():
         print(arguments.out if done else f"{arguments.out}: not finished; the same command goes on from there")
     leave()

@@ -2,15 +2,15 @@
 
 All rows begin together at position 0 and share the position of a static cache. Prompts are forced token by
 token, so there is no padding and no prefill. A step is a fixed run of tensor operations without a look at
-their values: on a GPU it is captured once as a CUDA graph and replayed, on a CPU it simply runs. This file
-does not know chat templates, questions or files.
+their values: on a GPU it is captured as a CUDA graph for each of a few widths of the cache and replayed, on a
+CPU it simply runs. This file does not know chat templates, questions or files.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..target import Target
 OPEN = 1 << 30  # index of a reply's first token while the user's turn has not ended
 CHECK = 16  # steps between looks at whether all rows are done
 WARM_UP = 3  # steps before the capture, in which libraries allocate what they need
-ALIGN = 64  # the cache's length is a multiple of this: attention kernels like aligned masks
+WIDTH = 128  # attention sees the cache up to a multiple of this: no later than needed, and aligned as kernels like it
 GROUPED = "grouped_single_query"
 
 
@@ -76,10 +76,11 @@ class Sampler:
 
     def __init__(self, target: Target, rules: Rules, batch: int) -> None:
         self.target, self.rules, self.batch, device = target, rules, batch, target.device
-        width = -(-rules.length // ALIGN) * ALIGN
-        self.cache = StaticCache(config=target.model.config, max_cache_len=width)
+        self.width = _aligned(rules.length)  # of the cache
+        self.grouped = target.model.config._attn_implementation == "sdpa"
+        self.cache = StaticCache(config=target.model.config, max_cache_len=self.width)
         self.generator = torch.Generator(device)
-        self.column = torch.arange(width, device=device)
+        self.column = torch.arange(self.width, device=device)
         self.tail = torch.tensor(rules.tail, dtype=torch.long, device=device)  # [T]
         self.is_end, self.is_eos = (self._table(ids) for ids in (rules.ends, rules.eos))  # [V]
         self.position = torch.zeros(1, dtype=torch.long, device=device)  # of the token to be read next
@@ -88,7 +89,7 @@ class Sampler:
         self.reply = torch.zeros_like(self.given)  # index of the reply's first token
         self.end = torch.zeros_like(self.given)  # tokens of a finished row, the length limit until then
         self.temperature = torch.zeros(batch, device=device)  # of the reply
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by width
 
     def _table(self, ids: frozenset[int]) -> Tensor:
         table = torch.zeros(self.target.vocab_size, dtype=torch.bool)
@@ -98,15 +99,16 @@ class Sampler:
     @torch.no_grad()
     def write(self, starts: list[Start], seed: int) -> list[Written]:
         """Finish up to `batch` rows. On a given device, the same starts and seed give the same rows."""
-        with _grouped_attention(self.target):
-            if self.target.device.type == "cuda" and self._graph is None:
-                self._graph = self._capture()
+        with _grouped_attention(self.target) if self.grouped else nullcontext():
+            if self.target.device.type == "cuda" and not self._graphs:
+                self._capture()
             self._begin(starts, seed)
             for step in range(self.rules.length - 1):
-                if self._graph is None:
-                    self._step()
+                width = _aligned(step + 1) if self.grouped else self.width
+                if self._graphs:
+                    self._graphs[width].replay()
                 else:
-                    self._graph.replay()
+                    self._step(width)
                 if step % CHECK == CHECK - 1 and bool((self.end < self.rules.length).all()):
                     break
         columns = zip(self.ids.tolist(), self.end.tolist(), self.reply.tolist(), strict=True)
@@ -128,25 +130,27 @@ class Sampler:
         self.cache.reset()  # its layers count their tokens themselves
         self.generator.manual_seed(seed)
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """One step as a graph. What the steps before it leave in the buffers, `_begin` overwrites."""
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.target.device)
+    def _capture(self) -> None:
+        """A step as a graph for each width. What these steps leave in the buffers, `_begin` overwrites."""
+        side = torch.cuda.Stream(self.target.device)
         with torch.cuda.device(self.target.device):
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
-                    self._step()
+                    self._step(self.width)
             torch.cuda.current_stream().wait_stream(side)
-            graph.register_generator_state(self.generator)
-            with torch.cuda.graph(graph):
-                self._step()
-        return graph
+            pool = torch.cuda.graph_pool_handle()
+            for width in range(WIDTH if self.grouped else self.width, self.width + 1, WIDTH):
+                self._graphs[width] = graph = torch.cuda.CUDAGraph()
+                graph.register_generator_state(self.generator)
+                with torch.cuda.graph(graph, pool=pool):
+                    self._step(width)
 
-    def _step(self) -> None:
-        """Read the tokens at the position and put the next ones behind them."""
+    def _step(self, width: int) -> None:
+        """Read the tokens at the position, one of the cache's first `width`, and put the next ones behind them."""
         tokens = self.ids.index_select(1, self.position)  # [B, 1]
-        mask = torch.zeros(len(self.column), dtype=self.target.dtype, device=self.target.device)
-        mask.masked_fill_(self.column > self.position, torch.finfo(self.target.dtype).min)
+        mask = torch.zeros(width, dtype=self.target.dtype, device=self.target.device)
+        mask.masked_fill_(self.column[:width] > self.position, torch.finfo(self.target.dtype).min)
         logits = self.target.next_logits(self.cache, tokens, self.position, mask[None, None, None])
         self.position.add_(1)
         self._take(self._choose(logits))
@@ -184,6 +188,10 @@ class Sampler:
         self.end.copy_(torch.where(stops, place + 1, self.end))
 
 
+def _aligned(length: int) -> int:
+    return -(-length // WIDTH) * WIDTH
+
+
 def grouped_single_query(
     module: torch.nn.Module,
     query: Tensor,
@@ -195,9 +203,12 @@ def grouped_single_query(
 ) -> tuple[Tensor, None]:
     """Attention of one query a row, the query heads [B, H, 1, D] of a key head taken as rows of one query.
 
-    Older versions of transformers copy keys and values [B, K, S, D] for each of the query heads instead.
+    Older versions of transformers copy keys and values [B, K, S, D] for each of the query heads instead, and all
+    attend to the cache's whole length S, here only as far as the mask goes.
     """
     rows, heads, _one, _width = query.shape
+    if attention_mask is not None:
+        key, value = (part[:, :, : attention_mask.shape[-1]] for part in (key, value))
     grouped = query.reshape(rows, key.shape[1], heads // key.shape[1], -1)
     out = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return out.reshape(rows, 1, heads, -1), None
@@ -208,11 +219,9 @@ AttentionInterface.register(GROUPED, grouped_single_query)
 
 @contextmanager
 def _grouped_attention(target: Target) -> Iterator[None]:
-    """Let an sdpa model attend by `grouped_single_query`; one with eager attention is left as it is."""
-    own = target.model.config._attn_implementation
-    if own == "sdpa":
-        target.model.set_attn_implementation(GROUPED)
+    """Let an sdpa model attend by `grouped_single_query`."""
+    target.model.set_attn_implementation(GROUPED)
     try:
         yield
     finally:
-        target.model.set_attn_implementation(own)
+        target.model.set_attn_implementation("sdpa")

@@ -30,11 +30,13 @@ PANEL_WIDTH, HEIGHT = 3.4, 3.0  # inches
 
 @dataclass(frozen=True)
 class Line:
-    """One curve. `x` and `y` are as long as each other."""
+    """One curve. `x` and `y` are as long as each other; so are the ends of its bars, where it has any."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,13 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
             markevery=max(1, len(line.x) // 12),
             label=line.label,
         )
+        if len(line.low):
+            axes.vlines(line.x, line.low, line.high, color=style.OKABE_ITO[colour], linewidth=1.0)
     axes.set_title(panel.title, fontproperties=style.font(style.TITLE_SIZE))
     axes.set_xlabel(panel.x_label, fontproperties=style.font())
     axes.set_ylabel(panel.y_label, fontproperties=style.font())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    whole = all(float(x).is_integer() for line in panel.lines for x in line.x)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=whole, nbins=8, steps=[1, 2, 5, 10]))
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=style.TEXT_SIZE)

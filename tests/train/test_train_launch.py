@@ -4,17 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.commands.launch import launch_command_parser
 from safetensors.torch import load_file
 from tiny_training import random_rows, tiny_llama, tiny_tokenizer, write_npz
 from torch import Tensor
+from torch.distributed.run import get_args_parser
 
 from dominotree_lite.checkpoints import load_target
 from dominotree_lite.cli import main
+from dominotree_lite.train.commands import add_train
 from dominotree_lite.train.corpus import Batches, load_corpus
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.losses import BlockLoss, fresh_model
@@ -195,3 +200,21 @@ def test_a_launched_process_has_its_own_gpu(
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
     assert own_device(given, gpus) == own
+
+
+@pytest.mark.parametrize("parser", [get_args_parser, launch_command_parser])
+def test_no_option_of_the_command_is_taken_for_one_of_the_launchers(parser: Callable[[], ArgumentParser]) -> None:
+    """Launchers read the whole line and refuse what could be short for several of their own options."""
+    command = ArgumentParser()
+    add_train(command.add_subparsers())
+    drafter = _stages(_stages(command)["train"])["drafter"]
+    options = [text for action in drafter._actions for text in action.option_strings if text.startswith("--")]
+    assert len(options) > 20
+    for option in options:
+        line = ["-m", "dominotree_lite.cli", "train", "drafter", "text", option, "1"]
+        assert parser().parse_args(line).training_script_args == line[2:]
+
+
+def _stages(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    found = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+    return found[0].choices

@@ -10,7 +10,7 @@ from tiny_training import BOS, END, TURN, tiny_llama, tiny_qwen3
 from transformers import GenerationConfig
 
 from dominotree_lite.target import Target
-from dominotree_lite.train.sampler import Rules, Sampler, Start, Written
+from dominotree_lite.train.sampler import WIDTH, Rules, Sampler, Start, Written
 
 NEVER = frozenset[int]()
 RULES = Rules(40, 20, [TURN, 7, 9], frozenset({END, 30}), frozenset({END}), 1.0, 0.0)
@@ -70,6 +70,15 @@ def test_greedy_rows_equal_transformers_greedy_decoding(target: Target) -> None:
     rows = Sampler(target, RULES, 5).write([Start(p, len(p), 0.0) for p in PROMPTS], 0)
     assert [row.ids for row in rows] == [greedy(target, prompt, RULES.length) for prompt in PROMPTS]
     assert [row.reply for row in rows] == [len(prompt) for prompt in PROMPTS]
+
+
+def test_rows_that_outgrow_the_first_width_stay_what_plain_passes_say(target: Target) -> None:
+    rules = replace(RULES, length=WIDTH + 12, eos=NEVER)
+    for row in Sampler(target, rules, 5).write([Start(p, len(p), 0.0) for p in PROMPTS], 0):
+        with torch.no_grad():
+            likeliest = target.model(torch.tensor([row.ids])).logits[0].argmax(-1).tolist()
+        assert len(row.ids) == rules.length
+        assert row.ids[row.reply :] == likeliest[row.reply - 1 : -1]
 
 
 def test_the_company_of_a_row_and_idle_slots_change_nothing(target: Target) -> None:
@@ -216,5 +225,7 @@ def test_a_captured_graph_writes_greedy_rows_and_seeded_ones() -> None:
     for seed in (1, 2):
         rows = sampler.write([Start(p, len(p), 0.0) for p in PROMPTS] + [Start([BOS, 5], None, 0.9)], seed)
         assert [row.ids for row in rows[:5]] == [greedy(target, prompt, RULES.length) for prompt in PROMPTS]
+    long = Sampler(target, replace(RULES, length=WIDTH + 12), 5).write([Start(p, len(p), 0.0) for p in PROMPTS], 0)
+    assert [row.ids for row in long] == [greedy(target, prompt, WIDTH + 12) for prompt in PROMPTS]
     hot = [Start(p, len(p), 0.9) for p in PROMPTS]
     assert sampler.write(hot, 3) == sampler.write(hot, 3) != sampler.write(hot, 4)
