@@ -14,7 +14,7 @@ EXECUTE   := $(BIN)/jupyter nbconvert --to notebook --execute --log-level WARN
 THEATRE   := --prompts data/prompts/theatre.jsonl --max-new-tokens 96 --rounds 6 --budget 64
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test check notebooks record site figures clean
+.PHONY: help setup demo lab test check notebooks record site slides figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,23 +33,26 @@ demo: setup ## run every method on a few prompts: a table, and a picture under o
 lab: setup ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
-test: setup ## fetch the embedded model, then run the tests
+test: setup ## fetch the embedded model, then run the tests, but for those that execute a notebook
 	$(BIN)/dominotree fetch
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not notebook"
 
 check: setup ## lint, format, types, spelling, and no widget state stored in a notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md notebooks dominotree_lite tests
-	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(STRIP) $(NOTEBOOKS))
+	$(BIN)/nbstripout --verify $(STRIP) $(NOTEBOOKS)
 
-notebooks: setup ## execute every notebook from top to bottom
-	$(if $(NOTEBOOKS),$(BIN)/dominotree fetch)
-	$(if $(NOTEBOOKS),$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(NOTEBOOKS))
+notebooks: setup ## execute every notebook once, two in FULL too, and report seconds and memory (out/notebooks.json)
+	$(BIN)/dominotree fetch
+	$(BIN)/python -m pytest -m notebook tests/notebooks
 
 site: setup ## make pages of the notebooks as they are stored, under out/site; they open without a network
 	$(BIN)/python -m dominotree_lite.viz.site notebooks out/site
+
+slides: setup ## make slides of the notebooks as they are stored, under out/slides; they open without a network
+	$(BIN)/python -m dominotree_lite.viz.slides notebooks out/slides
 
 record: setup ## compute every notebook's results anew, store them under data/traces, and store the outputs
 	$(BIN)/dominotree fetch
@@ -58,7 +61,9 @@ record: setup ## compute every notebook's results anew, store them under data/tr
 	DOMINOTREE_FULL=0 $(EXECUTE) --inplace $(NOTEBOOKS)
 	$(BIN)/nbstripout $(STRIP) $(NOTEBOOKS)
 
-figures: notebooks ## write the figures again (the notebooks write them)
+figures: setup ## write the figures again, by executing every notebook in its place (the notebooks write them)
+	$(BIN)/dominotree fetch
+	$(EXECUTE) --output-dir out/executed $(NOTEBOOKS)
 
 clean: ## remove what was built here; neither data/ nor the models in your cache
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,9 +12,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, PYTEST = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]
 EXTRAS = PROJECT["optional-dependencies"]
-TARGETS = {"site", "record", "help", "setup", "demo", "lab", "test", "check", "notebooks", "figures", "clean"}
+TARGETS = {"help", "setup", "demo", "lab", "test", "check", "notebooks", "site", "slides", "record", "figures", "clean"}
 
 
 def direct() -> list[Requirement]:
@@ -119,3 +120,10 @@ def test_ci_runs_what_the_makefile_has() -> None:
     assert script.stat().st_mode & 0o111
     (targets,) = re.findall(r"^make (.+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
     assert targets.split() == ["check", "test", "notebooks"]
+
+
+def test_ci_executes_a_notebook_in_one_target_only() -> None:
+    """What `make test` leaves out is what `make notebooks` runs."""
+    chosen = re.findall(r"-m pytest(.*)$", makefile(), re.MULTILINE)
+    assert sorted(chosen) == [' -m "not notebook"', " -m notebook tests/notebooks"]
+    assert "notebook:" in "".join(PYTEST["markers"])

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from dominotree_lite.errors import InputError
-from dominotree_lite.viz.site import build_site, main
+from dominotree_lite.viz.site import build_site, publish
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh6FO1AAAAABJRU5ErkJggg=="
@@ -79,16 +79,16 @@ def test_output_text_is_shown_as_it_is(source: Path, tmp_path: Path) -> None:
 def test_the_command_replaces_an_older_site(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = tmp_path / "site"
     (site / "gone").mkdir(parents=True)
-    assert main([str(source), str(site)]) == 0
+    assert publish([str(source), str(site)], build_site) == 0
     assert capsys.readouterr().out.strip() == str(site / "index.html") and not (site / "gone").exists()
 
 
 def test_no_notebooks_is_one_line_and_the_old_site_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("old")
-    assert main([str(tmp_path / "nothing"), str(tmp_path / "site")]) == 2
+    assert publish([str(tmp_path / "nothing"), str(tmp_path / "site")], build_site) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "site" / "index.html").read_text() == "old"
     with pytest.raises(InputError):
         build_site(tmp_path / "nothing", tmp_path / "x")
-    assert main([]) == 2
+    assert publish([], build_site) == 2

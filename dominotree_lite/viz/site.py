@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -34,24 +35,31 @@ def build_site(source: Path, out: Path) -> list[Path]:
     Pictures that pages show from the folder figures beside `source` are copied. Returns the pages. Raises InputError
     if there is no notebook.
     """
-    notebooks = sorted(path for path in source.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
-    if not notebooks:
-        raise InputError(f"{source}: holds no notebook to make a site of")
     exporter = HTMLExporter(**dict.fromkeys(REMOTE, ""))
-    pages = [out / path.relative_to(source).with_suffix(".html") for path in notebooks]
-    for path, page in zip(notebooks, pages, strict=True):
-        _write(page, exporter.from_filename(str(path))[0], out, source.parent / "figures")
+    pages = []
+    for path in notebooks_below(source):
+        pages.append(out / path.relative_to(source).with_suffix(".html"))
+        write_page(pages[-1], exporter.from_filename(str(path))[0], out, source.parent / "figures")
     index = source / "README.md"
     if index.exists():
         cell = nbformat.v4.new_markdown_cell(index.read_text(encoding="utf-8"), id="index")
         contents = nbformat.v4.new_notebook(cells=[cell])
         pages.append(out / "index.html")
         html, _ = exporter.from_notebook_node(contents, {"metadata": {"name": "Notebooks"}})
-        _write(pages[-1], html, out, source.parent / "figures")
+        write_page(pages[-1], html, out, source.parent / "figures")
     return pages
 
 
-def _write(page: Path, html: str, out: Path, figures: Path) -> None:
+def notebooks_below(source: Path) -> list[Path]:
+    """Every notebook in the folder and below, sorted. Raises InputError if there is none."""
+    notebooks = sorted(path for path in source.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+    if not notebooks:
+        raise InputError(f"{source}: holds no notebook to make pages of")
+    return notebooks
+
+
+def write_page(page: Path, html: str, out: Path, figures: Path) -> None:
+    """Store a page below `out`, without the template's scripts; its figures come along, and its links lead to pages."""
     up = "../" * (len(page.relative_to(out).parts) - 1)
     for name in FIGURE.findall(html):
         (out / "figures").mkdir(parents=True, exist_ok=True)
@@ -61,20 +69,20 @@ def _write(page: Path, html: str, out: Path, figures: Path) -> None:
     write_text(page, NOTEBOOK_LINK.sub(r'href="\1.html\2"', html))
 
 
-def main(arguments: list[str]) -> int:
-    """`SOURCE OUT`: build the site anew and print the page to open."""
+def publish(arguments: list[str], build: Callable[[Path, Path], list[Path]]) -> int:
+    """`SOURCE OUT`: let `build` fill `out` anew and print the page to open. Returns the exit code."""
     if len(arguments) != 2:
-        print("give two folders: the notebooks, and where the site goes", file=sys.stderr)
+        print("give two folders: the notebooks, and where the pages go", file=sys.stderr)
         return 2
     source, out = map(Path, arguments)
     try:
         new = out.with_name(out.name + ".new")
         shutil.rmtree(new, ignore_errors=True)
-        build_site(source, new)
+        build(source, new)
         shutil.rmtree(out, ignore_errors=True)
         new.rename(out)
     except (InputError, OSError) as error:
-        print(f"site: {error}", file=sys.stderr)
+        print(f"pages: {error}", file=sys.stderr)
         return 2
     pages = sorted(out.glob("*.html"))
     print(next((page for page in pages if page.name == "index.html"), pages[0]))
@@ -82,4 +90,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(sys.argv[1:], build_site))
