@@ -96,6 +96,10 @@ class TreeTheatre(anywidget.AnyWidget):
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
+    def __repr__(self) -> str:
+        """What stands in the theatre's place where it is not shown; a notebook stores it."""
+        return "The tree theatre: run this cell to see it move." if self.trace else "The tree theatre, still empty."
+
     def show(self, trace: Trace) -> None:
         """Show this trace from its first round on. Raises InputError for trees too large to show."""
         rounds = [one for prompt in trace.prompts for one in prompt.rounds]
