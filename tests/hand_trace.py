@@ -17,7 +17,7 @@ CANDIDATES = [4, 8]
 Path = tuple[int, ...]
 HOSTILE = [
     " plain",
-    '"quoted" \'twice\'',
+    "\"quoted\" 'twice'",
     "</script><script>window.broken=1</script>",
     "<img src=x onerror=window.broken=1>",
     "&lt;b&gt;&amp;",
@@ -45,7 +45,7 @@ def belief(method: str, count: int, path: Path, vocabulary: int, horizon: int) -
 @cache
 def law(path: Path, vocabulary: int) -> list[float]:
     """Raw logits of the target after a path."""
-    own = np.random.default_rng([99, *path]).normal(0, 2.0, vocabulary)
+    own = np.random.default_rng([6, *path]).normal(0, 1.0, vocabulary)
     drafted = np.random.default_rng([len("dominotree"), len(path), *path]).normal(0, 2.5, vocabulary)
     return [round(float(x), 4) for x in own + drafted]
 

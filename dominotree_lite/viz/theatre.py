@@ -11,8 +11,8 @@ import base64
 import hashlib
 import html
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from threading import Event, Thread
@@ -23,7 +23,7 @@ import traitlets
 
 from ..errors import InputError
 from ..files import write_text
-from ..trace import DRIVER, Trace, TracedRound
+from ..trace import Trace, TracedRound
 from ..tree import DraftTree
 from .style import Picture, show
 from .trees import compare_trees, describe
@@ -38,6 +38,7 @@ _CSS = (_HERE / "theatre.css").read_text(encoding="utf-8")
 MOST_SHOWN = 1024  # nodes of one tree that a page still draws without a pause
 WHOLE = -1  # as a step of the builder: all of them
 LIVE_BUDGET, LIVE_TOKENS, MOST_TOKENS = 64, 48, 512
+TWIN_DPI, TWIN_COLOURS = 96, 32  # a notebook stores the twin, and has room for little
 IDLE = {"state": "idle", "message": "", "text": "", "done": 0, "total": 0}
 CAPTION = "Trees of one draft. Filled: accepted. Hollow: rejected. Square: the target's own token."
 _VIEW = ("prompt", "round", "budget", "candidates", "temperature", "step", "predict")
@@ -139,13 +140,13 @@ class TreeTheatre(anywidget.AnyWidget):
         one = prompt.rounds[min(max(self.round, 0), len(prompt.rounds) - 1)]
         count = min(shown.candidates, key=lambda m: abs(m - self.candidates))
         budget = min(max(self.budget, 0), shown.settings.budget)
-        rows = [_still(one, method.name, count, budget) for method in shown.methods]
-        titles = [method.title for method in shown.methods]
-        trees, accepted, bonuses = ([row[part] for row in rows] for part in range(3))
-        figure = compare_trees(trees, titles, accepted, shown.vocabulary.__getitem__, bonuses)
-        parts = zip(titles, trees, accepted, bonuses, strict=True)
-        alt = " ".join(f"{t}. {describe(tree, shown.vocabulary.__getitem__, a, b)}" for t, tree, a, b in parts)
-        return show(figure, alt, CAPTION)
+        stills = [_still(one, method.name, count, budget) for method in shown.methods]
+        titles, word = [method.title for method in shown.methods], shown.vocabulary.__getitem__
+        trees, accepted = [still.tree for still in stills], [still.accepted for still in stills]
+        figure = compare_trees(trees, titles, accepted, word, [still.bonus for still in stills])
+        parts = zip(titles, stills, strict=True)
+        alt = " ".join(f"{title}. {describe(s.tree, word, s.accepted, s.bonus)}" for title, s in parts)
+        return show(figure, alt, CAPTION, TWIN_DPI, TWIN_COLOURS)
 
     def _trace(self) -> Trace:
         if not self.trace:
@@ -244,8 +245,16 @@ def embedded_models(names: Sequence[str] = ("smollm2",)) -> dict[str, Load]:
     return {name: lambda name=name: load(name) for name in names}  # type: ignore[misc]
 
 
-def _still(one: TracedRound, method: str, count: int, budget: int) -> tuple[DraftTree, list[int], int]:
-    """The first `budget` nodes of a traced tree, the rows of it that the target accepts at T = 0, and what follows."""
+@dataclass(frozen=True)
+class _Still:
+    """The first nodes of a traced tree, the rows of it that the target accepts at T = 0, and the token after them."""
+
+    tree: DraftTree
+    accepted: list[int]
+    bonus: int
+
+
+def _still(one: TracedRound, method: str, count: int, budget: int) -> _Still:
     full, nodes = one.trees[method][count], one.nodes
     order, scores = full.nodes[: budget + 1], full.scores[: budget + 1]
     rows = {node: row for row, node in enumerate(order)}
@@ -261,7 +270,7 @@ def _still(one: TracedRound, method: str, count: int, budget: int) -> tuple[Draf
         following = one.choice[order[row]]
         row = tree.child(row, following)
         accepted += [] if row is None else [row]
-    return tree, accepted, following
+    return _Still(tree, accepted, following)
 
 
 def _hash(text: str) -> str:
