@@ -236,13 +236,20 @@ def _read(kind: Any, value: Any, where: str) -> Any:
             _key(inner[0], key, where): _read(inner[1], one, f"{where}[{_shown(key)}]") for key, one in values.items()
         }
     if kind is Push:
-        hints = _hints(Push)
-        if len(_of_type(list, value, where)) != len(hints):
-            raise InputError(f"{where} has {len(value)} numbers: give {', '.join(hints)}")
-        return Push(*(_read(hint, one, where) for hint, one in zip(hints.values(), value, strict=True)))
+        return _push(value, where)
     if type(None) in inner:
         return None if value is None else _read(inner[0], value, where)
     return _plain(kind, value, where)
+
+
+def _push(value: Any, where: str) -> Push:
+    kinds = [*map(type, value)] if type(value) is list else []
+    if kinds == [int, int, float] and max(map(abs, value[:2])) < _LARGEST and math.isfinite(value[2]):
+        return Push(*value)  # a file has thousands of these; below, what is wrong is found
+    hints = _hints(Push)
+    if len(_of_type(list, value, where)) != len(hints):
+        raise InputError(f"{where} has {len(value)} numbers: give {', '.join(hints)}")
+    return Push(*(_read(hint, one, where) for hint, one in zip(hints.values(), value, strict=True)))
 
 
 @cache

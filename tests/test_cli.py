@@ -253,7 +253,10 @@ def test_view_makes_a_page_of_a_trace(shelf: Shelf, tmp_path: Path, capsys: pyte
     trace = tmp_path / "trace.json"
     assert main(trace_of(shelf, trace, "--limit", "1")) == 0
     capsys.readouterr()
-    for more, page in (([], tmp_path / "trace.html"), (["--out", str(tmp_path / "b" / "x.html")], tmp_path / "b/x.html")):
+    for more, page in (
+        ([], tmp_path / "trace.html"),
+        (["--out", str(tmp_path / "b" / "x.html")], tmp_path / "b/x.html"),
+    ):
         assert main(["view", str(trace), *more]) == 0
         assert capsys.readouterr().out == f"{page}\n"
         assert "Tell me" in page.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from toy_models import greedy, plain_logits, random_drafter, target_of, tiny_mod
 from traced import ROWS, SETTINGS, ids_of, toy_drafter, toy_target, toy_trace
 
 import dominotree_lite as dt
+from dominotree_lite import tracer
 from dominotree_lite.decode import Settings, decode
 from dominotree_lite.drafter import Drafter
 from dominotree_lite.errors import InputError
@@ -174,27 +175,38 @@ def test_above_zero_all_trees_share_one_draw_a_node() -> None:
 
 
 def test_children_are_those_of_both_scorers() -> None:
-    for one in drafting()[:2]:
-        drafter, draft = toy_drafter(), moment(one, "dominotree", 20).draft
-        marginal = MarginalScorer(draft.base_logits, 258)
-        conditional = ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, one.anchor, 20, 20)
-        inner = set(one.nodes.parents[1:])
-        deep = {node for node, depth in enumerate(one.nodes.depths) if depth == conditional.horizon}
-        assert set(one.children) == set(range(len(one.nodes.tokens))) - deep >= inner  # so few that all have a place
-        for node, found in one.children.items():
-            state = conditional.root()
-            for token in path(one, node):
-                state = conditional.advance(state, torch.tensor([token]))
-            depth = one.nodes.depths[node] + 1
-            before, after = (
-                dict(zip(c.tokens[0].tolist(), c.log_probs[0].tolist(), strict=True))
-                for c in (marginal.children(depth, marginal.root()), conditional.children(depth, state))
-            )
-            best = sorted(after, key=lambda token: -max(before[token], after[token]))[:10]
-            assert sorted(found.tokens) == sorted(best)
-            np.testing.assert_allclose(found.marginal, [before[token] for token in found.tokens], atol=1e-3)
-            np.testing.assert_allclose(found.conditional, [after[token] for token in found.tokens], atol=1e-3)
-            assert all(a >= b for a, b in pairwise(found.conditional))
+    drafter = random_drafter(toy_target(), "domino")  # its correction moves tokens far
+    settings = replace(SETTINGS, candidates=100)
+    one = record(ROWS[:1], toy_target(), drafter, settings, 1).prompts[0].rounds[0]
+    draft = snapshot([*ids_of(ROW), one.anchor], toy_target(), drafter, [], settings).draft
+    marginal = MarginalScorer(draft.base_logits, 258)
+    conditional = ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, one.anchor, 100, 100)
+    deep = {node for node, depth in enumerate(one.nodes.depths) if depth == conditional.horizon}
+    assert set(one.children) == set(range(len(one.nodes.tokens))) - deep >= set(one.nodes.parents[1:])  # room for all
+    moved = 0
+    for node, found in one.children.items():
+        state = conditional.root()
+        for token in path(one, node):
+            state = conditional.advance(state, torch.tensor([token]))
+        depth = one.nodes.depths[node] + 1
+        before, after = (
+            dict(zip(c.tokens[0].tolist(), c.log_probs[0].tolist(), strict=True))
+            for c in (marginal.children(depth, marginal.root()), conditional.children(depth, state))
+        )
+        best = sorted(after, key=lambda token: -max(before[token], after[token]))[:10]
+        moved += set(best) != set(list(after)[:10])
+        assert set(found.tokens) == set(best)
+        np.testing.assert_allclose(found.marginal, [before[token] for token in found.tokens], atol=1e-3)
+        np.testing.assert_allclose(found.conditional, [after[token] for token in found.tokens], atol=1e-3)
+        assert all(a >= b for a, b in pairwise(found.conditional))
+    assert moved > 5  # else the ten best after the correction alone would do
+
+
+def test_inner_nodes_come_first_where_not_all_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracer, "CHILDREN_KEPT", 3)
+    one = record(ROWS[:1], toy_target(), toy_drafter(), SETTINGS, 1).prompts[0].rounds[0]
+    inner = set(one.nodes.parents[1:])
+    assert len(inner) >= 3 and set(one.children) == inner
 
 
 # --- Where a text ends, and what can't be recorded -------------------------------------------------------------
@@ -294,8 +306,19 @@ def test_the_shipped_trace_is_what_is_recorded_today() -> None:
     drafter = dt.load_drafter("smollm2-domino", target)
     rows = load_prompts(ROOT / "data" / "prompts" / "theatre.jsonl")[:1]
     today = record(rows, target, drafter, Settings(budget=64, max_new_tokens=96), 2)
-    for then, now in zip(shipped.prompts[0].rounds, today.prompts[0].rounds, strict=False):
-        assert (then.anchor, then.emitted, then.accepted) == (now.anchor, now.emitted, now.accepted)
-        assert then.trees["dominotree"][512].nodes[:9] == now.trees["dominotree"][512].nodes[:9]
-        np.testing.assert_allclose(then.trees["dominotree"][512].scores, now.trees["dominotree"][512].scores, atol=0.01)
-        np.testing.assert_allclose(then.target[:65], now.target[:65], atol=0.01)
+    for then, now in zip(shipped.prompts[0].rounds[:2], today.prompts[0].rounds, strict=True):
+        assert (then.anchor, then.emitted) == (now.anchor, now.emitted)
+        for numbers in (answers, scores):
+            before, after = numbers(then), numbers(now)
+            shared = before.keys() & after.keys()  # another machine's rounding may swap the last nodes of a tree
+            assert len(shared) > 0.95 * max(len(before), len(after))
+            assert max(abs(before[key] - after[key]) for key in shared) < 0.02
+
+
+def answers(one: TracedRound) -> dict[tuple[int, ...], float]:
+    return {tuple(path(one, node)): found for node, found in enumerate(one.target)}
+
+
+def scores(one: TracedRound) -> dict[tuple[int, ...], float]:
+    tree = one.trees["dominotree"][512]
+    return {tuple(path(one, node)): score for node, score in zip(tree.nodes, tree.scores, strict=True)}
