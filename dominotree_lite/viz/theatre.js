@@ -34,7 +34,8 @@ export function literal(text, limit = 12) {
   });
   if (MARK.test(text)) shown.unshift("◌");
   const drawn = shown.join("");
-  return [...text].length <= limit && drawn.length <= 2 * limit ? drawn : [...drawn].slice(0, limit - 1).join("") + "…";
+  const fits = [...text].length <= limit && drawn.length <= 2 * limit;
+  return fits ? drawn : [...drawn].slice(0, limit - 1).join("") + "…";
 }
 
 /** A number in [0, 1) that is the same for the same four whole numbers. */
@@ -122,14 +123,16 @@ class Scene {
     const { tokens, parents } = this.record.nodes;
     this.below = tokens.map(() => []);
     parents.forEach((parent, node) => parent >= 0 && this.below[parent].push(node));
-    this.drawn = temperature > 0 && temperature === trace.settings.temperature && seed === 0 ? this.recorded() : new Map();
+    const asRecorded = temperature > 0 && temperature === trace.settings.temperature && seed === 0;
+    this.drawn = asRecorded ? this.recorded() : new Map();
   }
   /** The tokens that the target drew when the trace was recorded, by the node before them. */
   recorded() {
     const drawn = new Map(), { accepted, bonus } = this.record;
     for (const [method, row] of Object.entries(accepted)) {
       for (const [count, nodes] of Object.entries(row)) {
-        [0, ...nodes].forEach((node, i) => drawn.set(node, i < nodes.length ? this.token(nodes[i]) : bonus[method][count]));
+        const after = [...nodes.map((node) => this.token(node)), bonus[method][count]];
+        [0, ...nodes].forEach((node, i) => drawn.set(node, after[i]));
       }
     }
     return drawn;
@@ -140,6 +143,7 @@ class Scene {
   word(token) { return this.trace.vocabulary[token] ?? `#${token}`; }
   text(node) { return this.word(this.token(node)); }
   label(node) { return literal(this.text(node)) || `#${this.token(node)}`; }
+  quoted(token) { return token === null ? "a token of no tree" : `«${literal(this.word(token)) || `#${token}`}»`; }
   path(node) {
     const nodes = [];
     for (; node > 0; node = this.parent(node)) nodes.unshift(node);
@@ -198,7 +202,8 @@ class Staged {
   has(node) { return this.row.has(node); }
   score(node) { return this.full.scores[this.row.get(node)]; }
   lay() {
-    const { scene, order, walk } = this, bonus = order.length, wide = [], depths = order.map((node) => scene.depth(node));
+    const { scene, order, walk } = this, bonus = order.length, wide = [];
+    const depths = order.map((node) => scene.depth(node));
     this.labels = order.map((node) => scene.label(node));
     if (walk.bonus !== null) {
       this.labels.push(literal(scene.word(walk.bonus)) || `#${walk.bonus}`);
@@ -376,7 +381,7 @@ class Panel {
   }
   drawWords(known) {
     const { staged, step } = this, { scene, walk } = staged, { drafter, target } = staged.expected();
-    const t = scene.temperature, own = walk.bonus === null ? "a token of no tree" : `«${literal(scene.word(walk.bonus))}»`;
+    const t = scene.temperature, own = scene.quoted(walk.bonus);
     const found = `accepts ${walk.nodes.length}, then ${own}` + (t ? `; expects ${target.toFixed(2)} at T = ${t}` : "");
     this.summary.textContent = `${staged.size} nodes. Drafter expects ${drafter.toFixed(2)} accepted; target ` +
       (known ? found : "hidden until you have guessed") + ".";
@@ -394,7 +399,8 @@ class Panel {
   mark(hot, selected) {
     const way = new Set(hot === null ? [] : [0, ...this.staged.scene.path(hot)]);
     for (const [node, slot] of this.slotOf) {
-      const on = (node === hot ? " dt-hot" : way.has(node) ? " dt-way" : "") + (node === selected ? " dt-selected" : "");
+      const lit = node === hot ? " dt-hot" : way.has(node) ? " dt-way" : "";
+      const on = lit + (node === selected ? " dt-selected" : "");
       put(slot.group, "class", `dt-node ${slot.kind}${on}`);
       put(slot.group, "aria-selected", node === selected);
       put(slot.edge, "class", `dt-edge ${slot.kind}${on}`);
@@ -404,7 +410,10 @@ class Panel {
   reveal(node) {
     const row = this.staged.row.get(node), box = this.svg.parentElement;
     if (row === undefined || row > this.step) return;
-    const into = (at, length, from, room) => (at < from ? at - EDGE : at + length > from + room ? at + length + EDGE - room : from);
+    const into = (at, length, from, room) => {
+      if (at < from) return at - EDGE;
+      return at + length > from + room ? at + length + EDGE - room : from;
+    };
     const left = into(this.staged.x[row], this.staged.widths[row], box.scrollLeft, box.clientWidth);
     const top = into(this.staged.y[row] - BOX / 2, BOX, box.scrollTop, box.clientHeight);
     if (left !== box.scrollLeft || top !== box.scrollTop) box.scrollTo(left, top);
@@ -438,10 +447,12 @@ class Detail {
     const heads = (...names) => make("thead", {}, make("tr", {}, ...names.map((n) => make("th", { scope: "col" }, n))));
     this.children = make("table", {}, heads("token", "marginal", "corrected"), this.childRows);
     this.node = make("div", { className: "dt-detail" },
-      make("section", { className: "dt-card" }, this.title, make("p", {}, this.path), make("p", { className: "dt-facts" }, this.tokens), this.facts,
+      make("section", { className: "dt-card" }, this.title, make("p", {}, this.path),
+        make("p", { className: "dt-facts" }, this.tokens), this.facts,
         make("table", {}, heads("tree", "taken as", "score", "position id", "KV slot", "after commit"), this.rows)),
       make("section", { className: "dt-card" }, this.maskTitle, this.maskWords,
-        make("div", { className: "dt-mask-box", tabIndex: 0, role: "group", "aria-label": "mask, scrolls", [OWN_KEYS]: "true" }, this.canvas)),
+        make("div", { className: "dt-mask-box", tabIndex: 0, role: "group", "aria-label": "mask, scrolls",
+          [OWN_KEYS]: "true" }, this.canvas)),
       make("section", { className: "dt-card" }, this.childrenTitle, this.childrenNote, this.children));
   }
   draw(scene, panels, panel, node, known) {
@@ -449,9 +460,9 @@ class Detail {
     this.path.textContent = scene.text(0) + words;
     const above = scene.path(node).reduce((sum, n) => sum + scene.target(n), 0);
     this.tokens.textContent = [0, ...scene.path(node)].map((n) => scene.label(n)).join(" → ");
-    this.facts.textContent = `Token «${scene.label(node)}» (id ${scene.token(node)}), depth ${depth}. Target, at T = ` +
-      `${scene.temperature}: ` + (!known ? "hidden until you have guessed." : node === 0 ? "committed already." :
-        `token ${percent(scene.target(node))}, whole path ${percent(above)}.`);
+    const own = node ? `token ${percent(scene.target(node))}, whole path ${percent(above)}` : "committed already";
+    this.facts.textContent = `Token «${scene.label(node)}» (id ${scene.token(node)}), depth ${depth}. ` +
+      `Target, at T = ${scene.temperature}: ${known ? own : "hidden until you have guessed"}.`;
     this.rows.replaceChildren(...panels.map((p) => this.treeRow(scene, p, node, known)));
     this.drawMask(scene, panel, node);
     this.drawChildren(scene, node);
@@ -495,7 +506,8 @@ class Detail {
     ink.fillStyle = look.accent;
     const gap = cell > 4 ? 1 : 0;
     for (let row = 0; row < count; row++) {
-      for (let at = row; at !== undefined; at = at ? staged.row.get(staged.scene.parent(staged.order[at])) : undefined) {
+      const above = (at) => (at ? staged.row.get(staged.scene.parent(staged.order[at])) : undefined);
+      for (let at = row; at !== undefined; at = above(at)) {
         ink.fillRect(1 + past + at * cell, 1 + row * cell, cell - gap, cell - gap);
       }
     }
@@ -558,7 +570,7 @@ class Guess {
   }
   say(guess, nodes) {
     const step = this.scene.next(this.at), truth = nodes.includes(step.node) ? step.node : undefined;
-    const word = step.token === null ? "a token of no tree" : `«${literal(this.scene.word(step.token))}»`;
+    const word = this.scene.quoted(step.token);
     this.asked += 1;
     this.right += guess === truth ? 1 : 0;
     this.answer.textContent = `${guess === truth ? "Right" : "No"}: the model takes ${word}. ` +
@@ -588,7 +600,8 @@ class Kernel {
     this.progress = make("progress", { "aria-label": "new tokens" });
     this.state = make("p", { role: "status" });
     this.text = make("bdi", { className: "dt-stream" });
-    const field = (name, input) => make("div", { className: "dt-control" }, make("label", { htmlFor: input.id }, name), input);
+    const field = (name, input) =>
+      make("div", { className: "dt-control" }, make("label", { htmlFor: input.id }, name), input);
     this.node = make("fieldset", { className: "dt-kernel" }, make("legend", {}, "A prompt of your own"),
       field("Prompt", this.prompt), field("Model", this.choice), field("New tokens", this.length),
       make("div", { className: "dt-control" }, this.run, this.cancel, this.progress), this.state,
@@ -635,7 +648,8 @@ class Theatre {
       "by the target, a thin hollow one is not, a dashed square one is the target's own token; the bar in a box is " +
       "the score, the probability of the whole path by the drafter."));
     root.append(make("div", { className: "dt-theatre", role: "group", "aria-label": "Tree theatre" },
-      this.kernel.node, this.head, this.text, this.guess.node, this.stage, this.detail.node, help, this.speed, this.live));
+      this.kernel.node, this.head, this.text, this.guess.node, this.stage, this.detail.node, help, this.speed,
+      this.live));
     this.changed = () => this.later();
     for (const name of SHOWN) model.on(`change:${name}`, this.changed);
     this.told = () => this.kernel.draw();
@@ -649,7 +663,8 @@ class Theatre {
     const set = (name) => (value) => this.set({ [name]: value });
     this.which = make("select", { id: `dt-which-${++uniques}` });
     this.which.addEventListener("change", () => this.set({ prompt: this.which.selectedIndex, round: 0, step: -1 }));
-    this.whichRow = make("div", { className: "dt-control dt-wide" }, make("label", { htmlFor: this.which.id }, "Recorded prompt"), this.which);
+    this.whichRow = make("div", { className: "dt-control dt-wide" },
+      make("label", { htmlFor: this.which.id }, "Recorded prompt"), this.which);
     this.round = slider("Round", "", (value) => this.set({ round: value, step: -1 }));
     this.budget = slider("Budget", " nodes", (value) => this.set({ budget: value, step: -1 }));
     this.candidates = slider("Candidates M", "", (i) => this.set({ candidates: this.trace.candidates[i], step: -1 }));
@@ -716,11 +731,17 @@ class Theatre {
     if (shown) this.note(performance.now() - began);
   }
   note(milliseconds) {
+    const nodes = `${Math.max(...this.panels.map((p) => p.staged.size))} nodes a tree`;
+    if (this.first === null) {
+      this.first = milliseconds;
+      this.speed.textContent = `Drawn at first in ${milliseconds.toFixed(1)} ms, ${nodes}; no update yet.`;
+      return;
+    }
     this.times.push(milliseconds);
     if (this.times.length > UPDATES) this.times.shift();
     this.speed.dataset.median = median(this.times).toFixed(2);
     this.speed.textContent = `Median update ${median(this.times).toFixed(1)} ms (script and layout, ` +
-      `${this.times.length} updates, ${Math.max(...this.panels.map((p) => p.staged.size))} nodes a tree).`;
+      `${this.times.length} updates, ${nodes}).`;
   }
   drawAll() {
     const trace = this.get("trace");
@@ -743,7 +764,8 @@ class Theatre {
     const trees = this.panels.map((panel) => new Staged(this.scene, panel.method, m, budget));
     this.most = Math.max(...trees.map((tree) => tree.size));
     const step = this.now(), predicting = this.get("predict");
-    if (predicting) this.guess.draw([prompts.indexOf(prompt), at, temperature, this.seed, budget, m].join(), this.scene, trees[trees.length - 1]);
+    const asked = [...this.scene.place, temperature, this.seed, budget, m].join();
+    if (predicting) this.guess.draw(asked, this.scene, trees[trees.length - 1]);
     this.known = !predicting || this.guess.over;
     this.panels.forEach((panel, i) => panel.draw(trees[i], step, this.known, this.guess.revealed));
     this.which.selectedIndex = prompts.indexOf(prompt);
@@ -756,17 +778,23 @@ class Theatre {
     this.predict.checked = predicting;
     this.drawText(prompt, at);
     this.mark();
-    if (this.scene.place.join() !== this.seen) this.panels.forEach((panel) => panel.reveal(panel.staged.walk.nodes.at(-1) ?? 0));
-    this.seen = this.known ? this.scene.place.join() : "";
+    this.follow();
     return true;
+  }
+  /** Scroll each tree of a new round to the end of its accepted path; but give nothing away. */
+  follow() {
+    const place = this.known ? this.scene.place.join() : "";
+    if (place && place !== this.seen) this.panels.forEach((panel) => panel.reveal(panel.staged.walk.nodes.at(-1) ?? 0));
+    this.seen = place;
   }
   open(trace) {
     this.trace = trace;
     this.times = [];
-    this.hot = null;
+    this.first = this.hot = null;
     this.seen = "";
     const prompts = (trace.prompts ?? []).filter((prompt) => prompt.rounds.length);
-    this.which.replaceChildren(...prompts.map((prompt) => make("option", {}, prompt.prompt.replace(/\s+/g, " ").slice(0, 90))));
+    const names = prompts.map((prompt) => prompt.prompt.replace(/\s+/g, " ").slice(0, 90));
+    this.which.replaceChildren(...names.map((name) => make("option", {}, name)));
     this.whichRow.hidden = prompts.length < 2;
     this.panels = (trace.methods ?? []).map(({ name, title }) => new Panel(this, name, title));
     this.active = this.panels[this.panels.length - 1];
@@ -775,7 +803,8 @@ class Theatre {
   /** The prompt, the text before this round, and what the round added to it. */
   drawText(prompt, at) {
     const { scene } = this, words = (ids) => ids.map((id) => scene.word(id)).join("");
-    const before = prompt.rounds.slice(0, at).map((round, i) => (i ? "" : scene.word(round.anchor)) + words(round.emitted));
+    const first = (round, i) => (i ? "" : scene.word(round.anchor));
+    const before = prompt.rounds.slice(0, at).map((round, i) => first(round, i) + words(round.emitted));
     const { anchor, emitted } = scene.record;
     const part = (look, text) => make("bdi", { className: look }, text);
     const old = before.join("") || scene.word(anchor);
