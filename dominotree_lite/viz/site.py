@@ -58,7 +58,7 @@ def build_site(source: Path, out: Path) -> list[Path]:
 def _stage(notebook: nbformat.NotebookNode, page: Path, out: Path, trace: Path) -> None:
     """Put the theatre's page in place of each widget that the notebook shows; its state is not stored."""
     up = "../" * (len(page.relative_to(out).parts) - 1)
-    frame = f'<iframe src="{up}{THEATRE}" title="The tree theatre" style="width:100%;height:1000px;border:0"></iframe>'
+    frame = f'<iframe src="{up}{THEATRE}" title="The tree theatre" style="width:100%;height:1250px;border:0"></iframe>'
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         if WIDGET in output.get("data", {}):
             output.data = {"text/html": frame}

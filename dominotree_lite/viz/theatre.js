@@ -418,6 +418,11 @@ class Panel {
     const top = into(this.staged.y[row] - BOX / 2, BOX, box.scrollTop, box.clientHeight);
     if (left !== box.scrollLeft || top !== box.scrollTop) box.scrollTo(left, top);
   }
+  /** Scroll this tree to the end of its accepted path, with what stands above and below it. */
+  follow() {
+    const { staged } = this, box = this.svg.parentElement, end = staged.x[staged.last] + staged.widths[staged.last];
+    box.scrollTo(Math.max(end + 80 - box.clientWidth, 0), staged.y[staged.last] - box.clientHeight / 2);
+  }
   rove(node) {
     for (const one of [this.current, node]) {
       const slot = this.slotOf.get(one);
@@ -784,7 +789,7 @@ class Theatre {
   /** Scroll each tree of a new round to the end of its accepted path; but give nothing away. */
   follow() {
     const place = this.known ? this.scene.place.join() : "";
-    if (place && place !== this.seen) this.panels.forEach((panel) => panel.reveal(panel.staged.walk.nodes.at(-1) ?? 0));
+    if (place && place !== this.seen) for (const panel of this.panels) panel.follow();
     this.seen = place;
   }
   open(trace) {

@@ -128,6 +128,20 @@ def test_rounds_let_the_text_grow(opened: Open) -> None:
     assert page.locator(".dt-asked").text_content() == "Why?"
 
 
+def test_each_tree_is_scrolled_to_what_is_accepted_unless_that_is_to_be_guessed(opened: Open) -> None:
+    trace = hand_trace(60, 2, PLAIN)
+    page, last = opened(trace), one(trace)["accepted"]["dominotree"]["8"][-1]
+    box, own = panel(page).locator(".dt-scroll").bounding_box(), node(page, last).bounding_box()
+    assert box and own
+    assert box["x"] <= own["x"] and own["x"] + own["width"] <= box["x"] + box["width"]
+    assert box["y"] <= own["y"] and own["y"] + own["height"] <= box["y"] + box["height"]
+    page.get_by_label("Predict the branch").check()
+    scroll = panel(page).locator(".dt-scroll")
+    scroll.evaluate("box => box.scrollTo(0, 0)")
+    slide(page, "Round", "ArrowRight")
+    assert scroll.evaluate("box => [box.scrollLeft, box.scrollTop]") == [0, 0]
+
+
 @pytest.mark.parametrize(("times", "temperature"), [(1, 0.5), (2, 1.0), (3, 1.5)])
 def test_temperature_shows_what_the_target_expects(opened: Open, times: int, temperature: float) -> None:
     trace = hand_trace(12, 1, PLAIN)
