@@ -11,6 +11,7 @@ INSTALLED := .venv/.installed
 NOTEBOOKS := $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb)
 STRIP     := --keep-output --extra-keys "metadata.widgets cell.metadata.execution"
 EXECUTE   := $(BIN)/jupyter nbconvert --to notebook --execute --log-level WARN
+THEATRE   := --prompts data/prompts/theatre.jsonl --max-new-tokens 96 --rounds 6 --budget 64
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test check notebooks record site slides figures clean
@@ -55,6 +56,7 @@ slides: setup ## make slides of the notebooks as they are stored, under out/slid
 
 record: setup ## compute every notebook's results anew, store them under data/traces, and store the outputs
 	$(BIN)/dominotree fetch
+	$(BIN)/dominotree trace $(THEATRE) --device cpu --out data/traces/theatre.json
 	DOMINOTREE_FULL=1 $(EXECUTE) --output-dir out/record $(NOTEBOOKS)
 	DOMINOTREE_FULL=0 $(EXECUTE) --inplace $(NOTEBOOKS)
 	$(BIN)/nbstripout $(STRIP) $(NOTEBOOKS)

@@ -54,6 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_compare(commands)
+    _add_trace(commands)
+    _add_view(commands)
     _add_fetch(commands)
     add_train(commands)
     return parser
@@ -70,12 +72,9 @@ def _add_demo(commands: Commands[Parser]) -> None:
 def _add_compare(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "compare", _compare, "methods side by side on your prompts: tau, speed, identity")
     add = parser.add_argument
-    add("--prompts", type=Path, action="append", required=True, metavar="FILE.jsonl",
-        help="an object a line with id, suite and turns (a list of texts); may be given several times")  # fmt: skip
+    _add_prompts(parser)
     add("--methods", type=_methods, metavar="A,B", help=f"of {', '.join(METHODS)} (all that the drafters serve)")
     _add_decoding(parser, budget=64, max_new_tokens=128)
-    add("--limit", type=int, metavar="N", help="prompts of each suite at most (all without it)")
-    add("--skip", type=int, default=0, metavar="N", help="prompts of each suite to leave out first")
     add_target(parser)
     add("--drafter", action="append", metavar="NAME",
         help="a shipped one, a folder or a hub id; once for each kind (smollm2 brings both of its own)")  # fmt: skip
@@ -84,24 +83,59 @@ def _add_compare(commands: Commands[Parser]) -> None:
     add("--records", action="store_true", help="add each prompt's own numbers to the JSON, as per_prompt")
 
 
+def _add_trace(commands: Commands[Parser]) -> None:
+    text = "record the rounds of a few answers with the trees of every score, to be looked at without a model"
+    parser = add_command(commands, "trace", _trace, text)
+    add = parser.add_argument
+    _add_prompts(parser)
+    _add_growing(parser, budget=64, max_new_tokens=48)
+    add("--rounds", type=int, metavar="N", help="rounds of each answer at most (all without it)")
+    add_target(parser)
+    add("--drafter", action="append", metavar="NAME",
+        help="a Domino drafter: a shipped one, a folder or a hub id (smollm2 brings its own)")  # fmt: skip
+    add_device(parser)
+    add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
+    parser.set_defaults(slots=None, top_k=0, top_p=1.0)  # what a trace does not store
+
+
+def _add_view(commands: Commands[Parser]) -> None:
+    text = "make one page of a trace: the tree theatre, which opens in a browser without a network"
+    parser = add_command(commands, "view", _view, text)
+    parser.add_argument("trace", type=Path, metavar="FILE.json", help="what `dominotree trace` wrote")
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="where the page goes (beside the trace)")
+
+
 def _add_fetch(commands: Commands[Parser]) -> None:
     text = "put an embedded model into the user's cache (DOMINOTREE_CACHE moves it) and check every file of it"
     parser = add_command(commands, "fetch", _fetch, text)
     parser.add_argument("name", nargs="?", default=DEFAULT_TARGET, help="which one")
 
 
-def _add_decoding(parser: argparse.ArgumentParser, budget: int, max_new_tokens: int) -> None:
+def _add_prompts(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--prompts", type=Path, action="append", required=True, metavar="FILE.jsonl",
+        help="an object a line with id, suite and turns (a list of texts); may be given several times")  # fmt: skip
+    add("--limit", type=int, metavar="N", help="prompts of each suite at most (all without it)")
+    add("--skip", type=int, default=0, metavar="N", help="prompts of each suite to leave out first")
+
+
+def _add_growing(parser: argparse.ArgumentParser, budget: int, max_new_tokens: int) -> None:
     add = parser.add_argument
     add("--budget", type=int, default=budget, metavar="NODES", help="nodes of a draft tree, the root not counted")
     add("--candidates", type=_candidates, default=512, metavar="M",
         help="tokens of each depth that a tree's correction chooses among, or full: the whole vocabulary")  # fmt: skip
     add("--child-cap", type=int, metavar="K", help="children of a node at most (the smaller of M and the budget)")
-    add("--slots", type=int, metavar="N", help="tokens drafted a round at most (every slot that predicts)")
     add("--temperature", type=float, default=0.0, metavar="T", help="of the target; 0 is greedy")
-    add("--top-k", type=int, default=0, metavar="K", help="likeliest tokens the target draws from; 0: all")
-    add("--top-p", type=float, default=1.0, metavar="P", help="probability the target draws from; 1: all")
     add("--max-new-tokens", type=int, default=max_new_tokens, metavar="N", help="new tokens a turn at most")
     add("--seed", type=int, default=0, metavar="N", help="of the draws at temperatures above 0")
+
+
+def _add_decoding(parser: argparse.ArgumentParser, budget: int, max_new_tokens: int) -> None:
+    _add_growing(parser, budget, max_new_tokens)
+    add = parser.add_argument
+    add("--slots", type=int, metavar="N", help="tokens drafted a round at most (every slot that predicts)")
+    add("--top-k", type=int, default=0, metavar="K", help="likeliest tokens the target draws from; 0: all")
+    add("--top-p", type=float, default=1.0, metavar="P", help="probability the target draws from; 1: all")
 
 
 def _methods(text: str) -> list[str]:
@@ -155,6 +189,38 @@ def _compare(arguments: argparse.Namespace) -> None:
         extra = {"per_prompt": comparison.records_json()} if arguments.records else {}
         write_json(arguments.json, comparison.to_json() | extra)
     print_comparison(comparison)
+
+
+def _trace(arguments: argparse.Namespace) -> None:
+    from .files import check_writable
+    from .prompts import load_prompts
+    from .terminal import progress_over
+    from .tracer import record
+
+    settings = _settings(arguments)
+    prompts = load_prompts(*arguments.prompts, limit_per_suite=arguments.limit, skip=arguments.skip)
+    check_writable(arguments.out)
+    target = load_target_of(arguments)
+    drafter = _drafters(arguments, target).get("domino")
+    if drafter is None:
+        raise InputError("a trace compares the scores of a Domino drafter: name one with --drafter")
+    with progress_over(len(prompts)) as progress:
+        trace = record(prompts, target, drafter, settings, arguments.rounds, progress)
+    trace.save(arguments.out)
+    rounds = sum(len(prompt.rounds) for prompt in trace.prompts)
+    print(f"{arguments.out}: {len(trace.prompts)} prompts, {rounds} rounds, {trace.size:,} nodes")
+
+
+def _view(arguments: argparse.Namespace) -> None:
+    out = arguments.out or arguments.trace.with_suffix(".html")
+    if out == arguments.trace:
+        raise InputError(f"{out}: the page would take the trace's place; choose another with --out")
+    try:
+        from .viz.theatre import TreeTheatre
+    except ModuleNotFoundError as error:
+        raise InputError(f"the theatre needs {error.name}: pip install 'dominotree_lite[viz]'") from error
+    TreeTheatre.from_trace(arguments.trace).export_html(out)
+    print(out)
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

@@ -24,12 +24,15 @@ from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
 from dominotree_lite.embedded import EMBEDDED
 from dominotree_lite.errors import InputError
+from dominotree_lite.trace import Trace
+from dominotree_lite.tracer import record
 from dominotree_lite.train import author as writing
 from dominotree_lite.train import statistics
 from dominotree_lite.train.author import CorpusConfig
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import KINDS as TRAINED
 from dominotree_lite.train.recipe import DrafterSizes
+from dominotree_lite.verify import Sampling
 
 Commands = argparse._SubParsersAction
 PROMPTS = [
@@ -196,6 +199,93 @@ def test_a_text_that_differs_is_printed(
     assert sum("domino: differs from ar at new token 5" in line for line in lines) == 2
 
 
+# --- trace and view --------------------------------------------------------------------------------------------
+
+
+def trace_of(shelf: Shelf, out: Path, *more: str) -> list[str]:
+    few = ["--budget", "5", "--max-new-tokens", "6", "--rounds", "2", "--device", "cpu", "--out", str(out)]
+    named = ["--prompts", shelf.path("prompts.jsonl"), "--target", shelf.path("target")]
+    return ["trace", *named, "--drafter", shelf.path("domino"), *few, *more]
+
+
+def test_trace_writes_what_record_gives(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "trace.json"
+    assert main(trace_of(shelf, out, "--temperature", "0.7", "--seed", "3", "--limit", "1")) == 0
+    captured = capsys.readouterr()
+    target = load_target(shelf.path("target"), "cpu")
+    drafter = load_drafter(shelf.path("domino"), target)
+    rows = prompts.load_prompts(shelf.path("prompts.jsonl"), limit_per_suite=1)
+    settings = Settings(budget=5, max_new_tokens=6, sampling=Sampling(0.7), seed=3)
+    trace = Trace.load(out)
+    assert trace == record(rows, target, drafter, settings, 2)
+    assert [prompt.id for prompt in trace.prompts] == ["a1", "b1"]
+    assert captured.out == f"{out}: 2 prompts, {sum(len(p.rounds) for p in trace.prompts)} rounds, {trace.size} nodes\n"
+    assert captured.err.splitlines() == ["1/2 a1", "2/2 b1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--rounds", "0"], "rounds 0 is too small"),
+        (["--budget", "-1"], "budget -1 is too small"),
+        (["--max-new-tokens", "1"], "ask for more new tokens"),
+        (["--top-k", "3"], "unrecognized arguments: --top-k"),
+        (["--out", "."], "can't be written (it is a folder)"),
+        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl: can't be read"),
+    ],
+)
+def test_a_mistake_in_a_trace_is_one_line(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert main(trace_of(shelf, tmp_path / "x.json", *more)) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]  # below the lines of progress
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_needs_a_domino_drafter(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = trace_of(shelf, tmp_path / "x.json")
+    words[words.index("--drafter") + 1] = shelf.path("dflash")
+    assert "name one with --drafter" in one_line(capsys, words)
+
+
+def test_view_makes_a_page_of_a_trace(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("anywidget", reason="the theatre needs the extra viz")
+    trace = tmp_path / "trace.json"
+    assert main(trace_of(shelf, trace, "--limit", "1")) == 0
+    capsys.readouterr()
+    for more, page in (
+        ([], tmp_path / "trace.html"),
+        (["--out", str(tmp_path / "b" / "x.html")], tmp_path / "b/x.html"),
+    ):
+        assert main(["view", str(trace), *more]) == 0
+        assert capsys.readouterr().out == f"{page}\n"
+        assert "Tell me" in page.read_text(encoding="utf-8")
+    assert "the page would take the trace's place" in one_line(capsys, ["view", str(trace), "--out", str(trace)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "can't be read (No such file or directory)"),
+        ("[" * 100_000, "not JSON in UTF-8"),
+        ('{"format": "other"}', "not a trace"),
+        ('{"format": "dominotree-trace", "version": 2}', "version 2; only version 1 can be read"),
+        ('{"format": "dominotree-trace", "version": 1, "target": Infinity}', "it holds Infinity"),
+        ('{"format": "dominotree-trace", "version": 1, "target": "x"}', "the trace has no drafter"),
+    ],
+)
+def test_a_bad_trace_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+) -> None:
+    pytest.importorskip("anywidget", reason="the theatre needs the extra viz")
+    bad = tmp_path / "bad.json"
+    if text is not None:
+        bad.write_text(text)
+    line = one_line(capsys, ["view", str(bad)])
+    assert f"{bad}: {said}" in line
+    assert not (tmp_path / "bad.html").exists()
+
+
 # --- Mistakes --------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +343,8 @@ def test_a_bad_prompt_is_named_by_file_and_line(
         (["compare"], "required: --prompts (see dominotree compare --help)"),
         (["demo", "--max-new-tokens", "-1"], "max_new_tokens -1 is too small"),
         (["fetch", "gpt"], "no embedded model is called 'gpt'"),
+        (["trace", "--prompts", "x"], "required: --out"),
+        (["view"], "required: FILE.json"),
         (["train"], "required: STAGE"),
         (["train", "corpus"], "required: --out"),
         (["train", "corpus", "--out", "x", "--rows", "0"], "must be at least 1"),
@@ -370,6 +462,8 @@ def test_names_known_without_torch_are_those_of_the_modules() -> None:
         (["compare", "--prompts", "x"], Settings()),
         (["compare", "--prompts", "x"], Settings().sampling),
         (["train", "corpus", "--out", "x"], CorpusConfig()),
+        (["trace", "--prompts", "x", "--out", "x"], Settings()),
+        (["trace", "--prompts", "x", "--out", "x"], Settings().sampling),
         (["train", "drafter", "x", "--out", "x"], TrainConfig()),
         (["train", "drafter", "x", "--out", "x"], DrafterSizes()),
     ],
@@ -378,6 +472,7 @@ def test_defaults_are_those_of_the_settings(arguments: list[str], settings: obje
     given, wanted = defaults(*arguments), dataclasses.asdict(settings)
     shared = given.keys() & wanted.keys()
     assert len(shared) >= 3
+    shared -= {"max_new_tokens"} if arguments[0] == "trace" else set()  # a trace is to stay small
     assert {key: given[key] for key in shared} == {key: wanted[key] for key in shared}
 
 

@@ -58,6 +58,13 @@ def test_direct_dependency_has_a_lower_bound_and_a_pin_within_it(requirement: Re
     assert versions[canonicalize_name(requirement.name)] in requirement.specifier
 
 
+def test_what_is_not_python_is_packaged_too() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    package = ROOT / "dominotree_lite"
+    there = [path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert sorted(data["dominotree_lite"]) == sorted(str(path.relative_to(package)) for path in there)
+
+
 def test_conda_brings_only_python_and_pip() -> None:
     *from_conda, from_pip = conda()
     assert [re.split(r"[=<>]", str(name))[0] for name in from_conda] == ["python", "pip"]

@@ -186,6 +186,17 @@ def test_256_nodes(tmp_path: Path) -> None:
     assert (tmp_path / "tree.svg").stat().st_size < 1_000_000
 
 
+@pytest.mark.parametrize("size", [8, 256])
+def test_small_and_large_trees_are_read_alike(size: int) -> None:
+    ax = draw_tree(random_tree(size, seed=2), word, title="a tree")
+    fig = rendered(ax.get_figure())
+    texts = [t for t in fig.findobj(Text) if t.get_visible() and t.get_text()]
+    assert min(text.get_fontsize() for text in texts) >= 9
+    extents = [box.get_bbox_patch().get_window_extent() for box in boxes(ax)]
+    assert len(extents) == size + 1
+    assert not any(one.overlaps(other) for i, one in enumerate(extents) for other in extents[:i])
+
+
 def test_a_given_axes_gets_the_tree_and_nothing_else() -> None:
     fig = Figure()
     FigureCanvasAgg(fig)

@@ -1,12 +1,14 @@
 """The site is complete, its links lead somewhere, and it opens in a browser without a network."""
 
 import base64
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
 import pytest
+from hand_trace import hand_trace
 
 from dominotree_lite.errors import InputError
 from dominotree_lite.viz.site import build_site, publish
@@ -69,6 +71,21 @@ def test_pages_load_nothing_and_lead_to_one_another(source: Path, tmp_path: Path
     assert "figures/dot.png" in one.loaded and (tmp_path / "site" / "figures" / "dot.png").read_bytes() == PIXEL
     assert 'alt="A dot"' in pages[0].read_text(encoding="utf-8")
     assert "01_one.html" in Loads(pages[-1].read_text(encoding="utf-8")).links
+
+
+def test_the_theatre_stands_in_place_of_a_widget(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "traces").mkdir(parents=True)
+    (tmp_path / "data" / "traces" / "theatre.json").write_text(json.dumps(hand_trace(4, 1)))
+    widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "0" * 32}, "text/plain": "only a line"}
+    cell = nbformat.v4.new_code_cell("theatre", outputs=[nbformat.v4.new_output("display_data", widget)])
+    for name in ("03_three", "solutions/03_three"):
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), source / f"{name}.ipynb")
+    pages = {page.stem + page.parent.name: page for page in build_site(source, tmp_path / "site")}
+    for page in (pages["03_threesite"], pages["03_threesolutions"]):
+        text = page.read_text(encoding="utf-8")
+        (frame,) = [url for url in Loads(text).loaded if url.endswith("theatre.html")]
+        assert "dominotree-trace" in (page.parent / frame).read_text(encoding="utf-8")
+        assert "only a line" not in text
 
 
 def test_output_text_is_shown_as_it_is(source: Path, tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from dominotree_lite.errors import InputError
 from dominotree_lite.microscope import Rounding
 from dominotree_lite.tree import DraftTree
 from dominotree_lite.viz import style
-from dominotree_lite.viz.verification import mask_beside_tree, rounding_picture
+from dominotree_lite.viz.verification import mask, mask_beside_tree, rounding_picture
 
 WORDS = [" sky", " is", " blue", " because", ","]
 TREE = DraftTree.from_lists([0, 1, 2, 3, 4], [-1, 0, 0, 1, 2], [0, 1, 1, 2, 2], [0.0, -0.1, -0.5, -0.6, -0.9])
@@ -46,6 +47,41 @@ def test_panels_stand_side_by_side_within_the_figure_and_no_text_leaves_it() -> 
 def test_a_path_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="not a path"):
         mask_beside_tree(TREE, 7, WORDS.__getitem__, [1, 4])
+
+
+def chain_with_leaves(count: int) -> DraftTree:
+    """Every other node goes on, the one after it is a leaf beside it."""
+    parents = [-1, *(max(0, node - 2 + node % 2) for node in range(1, count + 1))]
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return DraftTree.from_lists(list(range(count + 1)), parents, depths, [-d / 10 for d in depths])
+
+
+def test_a_small_mask_has_words_and_a_large_one_fits_on_a_page() -> None:
+    small = mask(TREE, 7, WORDS.__getitem__, [2, 4])
+    texts = [t.get_text() for t in small.axes[0].texts]
+    assert [t for t in texts if t.startswith("→") or t == "cut off"] == ["→ 7", "cut off", "→ 8", "cut off", "→ 9"]
+    tree = chain_with_leaves(256)
+    path = tree.path(6)
+    (ax,) = mask(tree, 7, str, path).axes
+    (image,) = ax.images
+    np.testing.assert_array_equal(image.get_array() > 0, tree.ancestors())
+    assert sorted(np.flatnonzero((image.get_array() == 2).any(axis=1))) == [0, *path]
+    assert sorted(ax.lines[0].get_ydata()) == [0, *path]
+    figure = ax.get_figure()
+    figure.canvas.draw()
+    assert max(figure.get_size_inches()) < 8
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    assert texts and min(t.get_fontsize() for t in texts) >= 9
+    drawn, size = figure.get_tightbbox(), figure.get_size_inches()
+    assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= size[0] and drawn.y1 <= size[1]
+
+
+def test_a_mask_of_no_path_is_refused() -> None:
+    for wrong in ([1, 4], [9], [-1]):
+        with pytest.raises(InputError, match="not a path"):
+            mask(TREE, 7, WORDS.__getitem__, wrong)
 
 
 def test_gaps_and_changes_are_drawn_where_they_are_and_zeros_below_them_all() -> None:

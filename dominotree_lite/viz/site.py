@@ -26,20 +26,25 @@ TEMPLATE_SCRIPT = re.compile(
     re.DOTALL,
 )
 FIGURE = re.compile(r'src="(?:\.\./)+figures/([\w.-]+)"')
+WIDGET, THEATRE = "application/vnd.jupyter.widget-view+json", "theatre.html"
 NOTEBOOK_LINK = re.compile(r'href="((?![a-z]+:)[^"#]*)\.ipynb(#[^"]*)?"')
 
 
 def build_site(source: Path, out: Path) -> list[Path]:
     """Every notebook below `source` as a page of the same name in `out`, and its README.md as index.html.
 
-    Pictures that pages show from the folder figures beside `source` are copied. Returns the pages. Raises InputError
-    if there is no notebook.
+    Pictures that pages show from the folder figures beside `source` are copied. Where a notebook shows the tree
+    theatre, its page holds the theatre's own, made from data/traces/theatre.json beside `source`. Returns the pages.
+    Raises InputError if there is no notebook.
     """
     exporter = HTMLExporter(**dict.fromkeys(REMOTE, ""))
     pages = []
     for path in notebooks_below(source):
         pages.append(out / path.relative_to(source).with_suffix(".html"))
-        write_page(pages[-1], exporter.from_filename(str(path))[0], out, source.parent / "figures")
+        notebook = nbformat.read(path, as_version=4)
+        _stage(notebook, pages[-1], out, source.parent / "data" / "traces" / "theatre.json")
+        html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": path.stem}})
+        write_page(pages[-1], html, out, source.parent / "figures")
     index = source / "README.md"
     if index.exists():
         cell = nbformat.v4.new_markdown_cell(index.read_text(encoding="utf-8"), id="index")
@@ -48,6 +53,19 @@ def build_site(source: Path, out: Path) -> list[Path]:
         html, _ = exporter.from_notebook_node(contents, {"metadata": {"name": "Notebooks"}})
         write_page(pages[-1], html, out, source.parent / "figures")
     return pages
+
+
+def _stage(notebook: nbformat.NotebookNode, page: Path, out: Path, trace: Path) -> None:
+    """Put the theatre's page in place of each widget that the notebook shows; its state is not stored."""
+    up = "../" * (len(page.relative_to(out).parts) - 1)
+    frame = f'<iframe src="{up}{THEATRE}" title="The tree theatre" style="width:100%;height:1250px;border:0"></iframe>'
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        if WIDGET in output.get("data", {}):
+            output.data = {"text/html": frame}
+            if not (out / THEATRE).exists():
+                from .theatre import TreeTheatre
+
+                TreeTheatre.from_trace(trace).export_html(out / THEATRE)
 
 
 def notebooks_below(source: Path) -> list[Path]:

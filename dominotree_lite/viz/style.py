@@ -160,12 +160,12 @@ def _svg(fig: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _png(fig: Figure) -> bytes:
+def _png(fig: Figure, dpi: int = PNG_DPI, colours: int = PNG_COLOURS) -> bytes:
     """A palette of a few colours makes a picture a third as large; drawings need no more."""
     buffer = io.BytesIO()
     with context():
-        fig.savefig(buffer, format="png", dpi=PNG_DPI, facecolor=PAPER, metadata={"Software": None})
-    image = Image.open(buffer).convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
+        fig.savefig(buffer, format="png", dpi=dpi, facecolor=PAPER, metadata={"Software": None})
+    image = Image.open(buffer).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     packed = io.BytesIO()
     image.save(packed, format="png", optimize=True)
     return packed.getvalue()
@@ -196,11 +196,11 @@ class Picture:
         return {"text/html": self.html(), "image/png": png, "text/plain": self.alt}
 
 
-def show(fig: Figure, alt: str, caption: str = "") -> Picture:
+def show(fig: Figure, alt: str, caption: str = "", dpi: int = PNG_DPI, colours: int = PNG_COLOURS) -> Picture:
     """The figure with a text that says what it shows, for those who don't see it.
 
-    Raises InputError without such a text.
+    Fewer dots an inch and fewer colours make a smaller file. Raises InputError without such a text.
     """
     if not alt.strip():
         raise InputError("a picture needs an alt text: say in a sentence or two what it shows")
-    return Picture(_png(fig), alt, caption, round(fig.get_figwidth() * 96))
+    return Picture(_png(fig, dpi, colours), alt, caption, round(fig.get_figwidth() * 96))

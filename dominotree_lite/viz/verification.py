@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ..errors import InputError
 from ..microscope import Rounding
 from ..tree import DraftTree
 from . import style
 from .trees import Decode, draw_tree
 
 CELL, HEAD, EDGE, LABEL = 17.0, 66.0, 10.0, 118.0  # points
+MOST_LABELLED, PAGE = 40, 6.5  # rows that get words beside them; inches of a mask of more
 PAST_CELLS = 3.0  # width of the block that stands for all committed tokens
 FLOOR = 0.3  # of the smallest number above 0: where zeros are drawn on a logarithmic axis
 
@@ -46,9 +49,51 @@ def mask_beside_tree(
             title="the tree: node number and token",
         )
         right = fig.add_axes((0.0, 0.0, 1.0, 1.0))
-        _matrix(right, tree, names, start, [0, *accepted])
+        _matrix(right, tree, names, start, [0, *accepted], "the same tree as one pass")
         _abreast(fig, [left, right])
     return fig
+
+
+def mask(tree: DraftTree, start: int, decode: Decode, accepted: Sequence[int] = ()) -> Figure:
+    """The mask of the pass that reads a tree whose anchor stands at position `start`.
+
+    Up to 40 rows have their token, position and cache row beside them. A larger mask fits on a page, and triangles
+    point at its kept rows. Raises InputError if `accepted` is not a path from the root.
+    """
+    last = accepted[-1] if accepted else 0
+    if not 0 <= last <= len(tree) or list(accepted) != tree.path(last):
+        raise InputError(f"accepted nodes {list(accepted)} are not a path from the root of this tree")
+    fig = Figure(dpi=100)
+    FigureCanvasAgg(fig)
+    with style.context():
+        ax = fig.add_axes((0.0, 0.0, 1.0, 1.0))
+        kept = [0, *accepted]
+        if len(tree) < MOST_LABELLED:
+            names = [f"{node}:{decode(token)}" for node, token in enumerate(tree.tokens.tolist())]
+            _matrix(ax, tree, names, start, kept, "a tree as one pass")
+            _abreast(fig, [ax])
+        else:
+            fig.set_size_inches(PAGE, PAGE + 0.3)
+            ax.set_position((0.1, 0.08, 0.84, 0.84))
+            _page(ax, tree, start, kept)
+    return fig
+
+
+def _page(ax: Axes, tree: DraftTree, start: int, kept: Sequence[int]) -> None:
+    """A mask of many rows as one image: 0 hidden, 1 visible, 2 visible to a kept row."""
+    cells = tree.ancestors().astype(int)
+    cells[kept] *= 2
+    colours = ListedColormap([style.PAPER, style.OKABE_ITO["sky"], style.OKABE_ITO["blue"]], "mask")
+    ax.imshow(cells, cmap=colours, vmin=0, vmax=2, interpolation="nearest")
+    ax.plot([len(tree) + 0.02 * len(cells)] * len(kept), kept, "<", color=style.INK, markersize=5, clip_on=False)
+    ax.set_title(
+        f"{len(cells)} rows: each sees the {start} committed tokens and the filled columns; ◀ kept",
+        fontproperties=style.font(),
+        loc="left",
+    )
+    ax.set_xlabel("column", fontproperties=style.font())
+    ax.set_ylabel("row", fontproperties=style.font())
+    ax.tick_params(labelsize=style.TEXT_SIZE)
 
 
 def _abreast(fig: Figure, panels: Sequence[Axes]) -> None:
@@ -62,7 +107,7 @@ def _abreast(fig: Figure, panels: Sequence[Axes]) -> None:
         x += w
 
 
-def _matrix(ax: Axes, tree: DraftTree, names: Sequence[str], start: int, kept: Sequence[int]) -> None:
+def _matrix(ax: Axes, tree: DraftTree, names: Sequence[str], start: int, kept: Sequence[int], title: str) -> None:
     """Rows are queries, columns keys; the axes have one unit to the point."""
     count = len(names)
     past = EDGE + LABEL + 34
@@ -70,7 +115,7 @@ def _matrix(ax: Axes, tree: DraftTree, names: Sequence[str], start: int, kept: S
     end = first + count * CELL
     ax.set(xlim=(0, end + 92), ylim=(HEAD + (count + 1) * CELL + EDGE, 0))
     ax.set_axis_off()
-    _write(ax, EDGE, 10, "the same tree as one pass: a row sees the filled columns", bold=True, size=style.TITLE_SIZE)
+    _write(ax, EDGE, 10, f"{title}: a row sees the filled columns", bold=True, size=style.TITLE_SIZE)
     heads = ((EDGE, "row and token"), (past - 34, "position"), (end + 6, "goes to cache row"))
     for x, text in heads:
         _write(ax, x, HEAD - 24 if x == past - 34 else HEAD - 8, text, colour=style.FAINT)
