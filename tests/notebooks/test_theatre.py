@@ -7,7 +7,7 @@ from course import NOTEBOOKS, code_cells, read
 from nbformat import NotebookNode
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-STAGES = {"03_building_a_tree", "04_conditional_and_marginal"}
+STAGES = {"00_quickstart", "03_building_a_tree", "04_conditional_and_marginal", "05_calibration"}
 SHOWING = [path for path in NOTEBOOKS if "TreeTheatre" in path.read_text(encoding="utf-8")]
 
 
