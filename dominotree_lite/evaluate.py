@@ -126,12 +126,13 @@ def compare(
     A second turn follows the method's own first answer. Raises InputError before anything runs for an unknown
     or repeated method, for one whose drafter is not there, and for user turns beyond the target's positions.
     """
-    _check(prompts, target, drafters, methods)
+    check_methods(methods, drafters)
+    check_prompts(prompts, target)
     each = {method: replace(settings, method=method) for method in methods}
     _warm_up(prompts[0], target, drafters, each.values())
     records: list[Record] = []
     for prompt in prompts:
-        results = {method: _decode(prompt, target, drafters, own) for method, own in each.items()}
+        results = {method: decode_prompt(prompt, target, drafters, own) for method, own in each.items()}
         baseline = results.get(BASELINE) if settings.sampling.greedy else None
         for method, result in results.items():
             divergence = first_divergence(prompt.id, method, result, baseline, target) if baseline else None
@@ -146,7 +147,7 @@ def _warm_up(prompt: PromptRow, target: Target, drafters: Drafters, each: Iterab
     """A few tokens of every method, so that none pays for what the first use of a model costs."""
     for settings in each:
         few = replace(settings, max_new_tokens=min(WARM_UP_TOKENS, settings.max_new_tokens))
-        _decode(replace(prompt, turns=prompt.turns[:1]), target, drafters, few)
+        decode_prompt(replace(prompt, turns=prompt.turns[:1]), target, drafters, few)
 
 
 def usable_methods(drafters: Drafters) -> list[str]:
@@ -154,13 +155,18 @@ def usable_methods(drafters: Drafters) -> list[str]:
     return [name for name, method in METHODS.items() if method is None or method.drafter in drafters]
 
 
-def _check(prompts: Sequence[PromptRow], target: Target, drafters: Drafters, methods: Sequence[str]) -> None:
+def check_methods(methods: Sequence[str], drafters: Drafters) -> None:
+    """Raise InputError for an unknown or repeated method, for none, and for one whose drafter is not there."""
     for method in methods:
         if method not in METHODS:
             raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
-        check_drafter(method, _drafter(drafters, method))
+        check_drafter(method, drafter_of(method, drafters))
     if len(set(methods)) != len(methods) or not methods:
         raise InputError(f"methods {','.join(methods)}: name one or more, each once")
+
+
+def check_prompts(prompts: Sequence[PromptRow], target: Target) -> None:
+    """Raise InputError for no prompts, and for user turns that exceed the target's positions by themselves."""
     if not prompts:
         raise InputError("there are no prompts to compare on")
     for prompt in prompts:
@@ -171,15 +177,17 @@ def _check(prompts: Sequence[PromptRow], target: Target, drafters: Drafters, met
             )
 
 
-def _drafter(drafters: Drafters, method: str) -> Drafter | None:
+def drafter_of(method: str, drafters: Drafters) -> Drafter | None:
+    """The one among these that a method needs; None if it needs none, and if it is not there."""
     wanted = METHODS[method]
     return drafters.get(wanted.drafter) if wanted else None
 
 
-def _decode(prompt: PromptRow, target: Target, drafters: Drafters, settings: Settings) -> Result:
+def decode_prompt(prompt: PromptRow, target: Target, drafters: Drafters, settings: Settings) -> Result:
+    """All turns of a prompt with draws of its own. Raises InputError, naming the prompt, if they don't fit."""
     own = replace(settings, seed=seed_of(prompt, settings.seed))
     try:
-        return decode(prompt.turns, target, _drafter(drafters, settings.method), own)
+        return decode(prompt.turns, target, drafter_of(settings.method, drafters), own)
     except InputError as error:
         raise InputError(f"prompt {prompt.id}, method {settings.method}: {error}") from error
 
@@ -236,9 +244,14 @@ def _record(prompt: PromptRow, method: str, result: Result, divergence: Divergen
         rounds=len(result.rounds),
         seconds=result.seconds,
         stages={stage: sum(s[stage] for s in stages) for stage in asdict(StageSeconds())},
-        token_sha256=hashlib.sha256(",".join(map(str, result.token_ids)).encode()).hexdigest(),
+        token_sha256=token_sha256(result.token_ids),
         divergence=divergence,
     )
+
+
+def token_sha256(ids: Sequence[int]) -> str:
+    """SHA-256 of token ids, written in decimal with commas between."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 def _rows(records: Sequence[Record], methods: Sequence[str], greedy: bool) -> list[Row]:

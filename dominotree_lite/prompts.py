@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,11 @@ def load_prompts(*paths: str | Path, limit_per_suite: int | None = None, skip: i
     are passed over. Raises InputError with file and line for anything else, for an id that comes twice, and if
     nothing is left.
     """
-    if skip < 0 or (limit_per_suite is not None and limit_per_suite < 1):
-        raise InputError(f"limit {limit_per_suite}, skip {skip}: give a limit of 1 or more and a skip of 0 or more")
+    return select(read_prompts(*paths), limit_per_suite, skip)
+
+
+def read_prompts(*paths: str | Path) -> list[PromptRow]:
+    """All prompts of these files, joined, in their order; raises as `load_prompts`."""
     rows: list[PromptRow] = []
     places: dict[str, str] = {}
     for path in map(Path, paths):
@@ -51,10 +55,7 @@ def load_prompts(*paths: str | Path, limit_per_suite: int | None = None, skip: i
                 raise InputError(f"{place}: id {row.id!r} is already at {places[row.id]}: ids must differ")
             places[row.id] = place
             rows.append(row)
-    kept = _select(rows, limit_per_suite, skip)
-    if not kept:
-        raise InputError(f"no prompt is left: no suite has more than {skip}, skip fewer")
-    return kept
+    return rows
 
 
 def _numbered_lines(path: Path) -> list[tuple[int, str]]:
@@ -92,11 +93,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value == value.encode("utf-8", "ignore").decode()
 
 
-def _select(rows: list[PromptRow], limit: int | None, skip: int) -> list[PromptRow]:
+def select(rows: Iterable[PromptRow], limit: int | None, skip: int) -> list[PromptRow]:
+    """Of each suite, `limit` prompts (None: all) after the first `skip`. Raises InputError if none is left."""
+    if skip < 0 or (limit is not None and limit < 1):
+        raise InputError(f"limit {limit}, skip {skip}: give a limit of 1 or more and a skip of 0 or more")
     seen: Counter[str] = Counter()
     kept = []
     for row in rows:
         seen[row.suite] += 1
         if skip < seen[row.suite] and (limit is None or seen[row.suite] <= skip + limit):
             kept.append(row)
+    if not kept:
+        raise InputError(f"no prompt is left: no suite has more than {skip}, skip fewer")
     return kept

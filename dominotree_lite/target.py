@@ -78,7 +78,7 @@ class Target:
         self.eos_ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
         # transformers 5.24 calls the argument `cache`; before, it was `past_key_values`.
         parameters = inspect.signature(type(model).forward).parameters
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
 
     def encode(self, messages: list[Message]) -> list[int]:
         """Token ids of a conversation in the chat template, ready for a reply (the bare text without one).
@@ -100,12 +100,8 @@ class Target:
             return " ".join(map(str, ids))
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    @torch.inference_mode()
-    def prefill(self, context: Context, ids: list[int], layer_ids: tuple[int, ...] = ()) -> Forward:
-        """Read and commit the prompt. Logits [1, V] after its last token, features [n, T * H] of all tokens.
-
-        Raises InputError if the prompt is empty, has ids outside the vocabulary, or exceeds the positions.
-        """
+    def check_prompt(self, ids: list[int]) -> None:
+        """Raise InputError if a prompt is empty, has ids outside the vocabulary, or exceeds the positions."""
         if not ids:
             raise InputError("the prompt is empty: it needs at least one token")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
@@ -114,6 +110,14 @@ class Target:
             raise InputError(
                 f"the prompt has {len(ids)} tokens, {self.name} has {self.max_positions} positions: shorten it"
             )
+
+    @torch.inference_mode()
+    def prefill(self, context: Context, ids: list[int], layer_ids: tuple[int, ...] = ()) -> Forward:
+        """Read and commit the prompt. Logits [1, V] after its last token, features [n, T * H] of all tokens.
+
+        Raises InputError as `check_prompt`.
+        """
+        self.check_prompt(ids)
         tokens = torch.tensor(ids, device=self.device)
         result = self._forward(context, tokens, torch.arange(len(ids), device=self.device), None, layer_ids, 1)
         context.commit(list(range(len(ids))))
@@ -159,7 +163,7 @@ class Target:
             use_cache=True,
             output_hidden_states=bool(layer_ids),
             logits_to_keep=logits_to_keep,
-            **{self._cache_name: context.cache},
+            **{self.cache_name: context.cache},
         )
         logits = out.logits[0].to(torch.promote_types(out.logits.dtype, torch.float32))
         return Forward(logits, self._features(out.hidden_states, layer_ids, len(tokens)))
@@ -181,7 +185,7 @@ class Target:
             position_ids=position[None],
             attention_mask=mask,
             use_cache=True,
-            **{self._cache_name: cache},
+            **{self.cache_name: cache},
         )
         logits: Tensor = out.logits[:, -1]
         return logits
