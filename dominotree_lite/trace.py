@@ -37,15 +37,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 from .errors import InputError
 from .files import write_text
+from .strict import no_number, read, shown
 
 FORMAT, VERSION = "dominotree-trace", 1
 MOST_NODES, MOST_BYTES = 100_000, 64 * 2**20  # of all unions together; of a file
@@ -56,7 +55,6 @@ TITLES = {
     "greedypath": "greedy path: corrected along one path",
     "dominotree": "dominotree: each node after its own path",
 }
-_LARGEST = 2**53  # integers above are not exact in JavaScript
 _SLACK = 1e-3  # numbers are rounded when they are stored
 
 
@@ -183,9 +181,9 @@ class Trace:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"not a trace: give a JSON object whose format is {FORMAT!r}")
         if type(content.get("version")) is not int or content["version"] != VERSION:
-            raise InputError(f"version {_shown(content.get('version'))}; only version {VERSION} can be read")
+            raise InputError(f"version {shown(content.get('version'))}; only version {VERSION} can be read")
         fields = {key: value for key, value in content.items() if key not in ("format", "version")}
-        trace: Trace = _read(cls, fields, "")
+        trace: Trace = read(cls, fields)
         return trace
 
     def save(self, path: str | Path) -> None:
@@ -206,108 +204,11 @@ class Trace:
         if len(data) > MOST_BYTES:
             raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MiB, so no trace")
         try:
-            return cls.from_json(json.loads(data.decode("utf-8"), parse_constant=_no_number))
+            return cls.from_json(json.loads(data.decode("utf-8"), parse_constant=no_number))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are a ValueError, too
             raise InputError(f"{path}: not JSON in UTF-8 ({error}): give a file of `dominotree trace`") from None
-
-
-def _no_number(name: str) -> float:
-    raise InputError(f"it holds {name}, which is no number: record it again")
-
-
-# --- Types: what a field may be stands in the dataclasses alone ----------------------------------------------
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """The value as this type: a dataclass, Push, list, dict with numbers or texts as keys, or a plain one."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return kind(**_fields(_hints(kind), value, where))
-    if origin is list:
-        values = _of_type(list, value, where)
-        if _all_plain(inner[0], values):  # the same answer as below, without a place for each number
-            return list(values)
-        return [_read(inner[0], one, f"{where}[{at}]") for at, one in enumerate(values)]
-    if origin is dict:
-        values = _of_type(dict, value, where)
-        return {
-            _key(inner[0], key, where): _read(inner[1], one, f"{where}[{_shown(key)}]") for key, one in values.items()
-        }
-    if kind is Push:
-        return _push(value, where)
-    if type(None) in inner:
-        return None if value is None else _read(inner[0], value, where)
-    return _plain(kind, value, where)
-
-
-def _push(value: Any, where: str) -> Push:
-    kinds = [*map(type, value)] if type(value) is list else []
-    if kinds == [int, int, float] and max(map(abs, value[:2])) < _LARGEST and math.isfinite(value[2]):
-        return Push(*value)  # a file has thousands of these; below, what is wrong is found
-    hints = _hints(Push)
-    if len(_of_type(list, value, where)) != len(hints):
-        raise InputError(f"{where} has {len(value)} numbers: give {', '.join(hints)}")
-    return Push(*(_read(hint, one, where) for hint, one in zip(hints.values(), value, strict=True)))
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fields(hints: dict[str, Any], value: Any, where: str) -> dict[str, Any]:
-    record = _of_type(dict, value, where)
-    for name in hints:
-        if name not in record:
-            raise InputError(f"{where or 'the trace'} has no {name}")
-    if strange := sorted(record.keys() - hints.keys()):
-        raise InputError(f"{where or 'the trace'} has {_shown(strange[0])}, which version {VERSION} does not know")
-    return {name: _read(hint, record[name], f"{where}.{name}".lstrip(".")) for name, hint in hints.items()}
-
-
-def _all_plain(kind: Any, values: list[Any]) -> bool:
-    if kind is int:
-        return set(map(type, values)) == {int} and max(map(abs, values)) < _LARGEST
-    return kind is float and set(map(type, values)) == {float} and all(map(math.isfinite, values))
-
-
-def _plain(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and type(value) is int and abs(value) < _LARGEST:
-        return float(value)
-    if type(value) is not kind:  # True is an int to isinstance
-        raise InputError(f"{where} is {_shown(value)}: give {_NAMES[kind]}")
-    if kind is float and not math.isfinite(value):
-        raise InputError(f"{where} is {value}: give a finite number")
-    if kind is int and abs(value) >= _LARGEST:
-        raise InputError(f"{where} is {_shown(value)}: give an integer below 2^53")
-    if kind is str and value != value.encode("utf-8", "ignore").decode():
-        raise InputError(f"{where} has half a surrogate pair, which is no text")
-    return value
-
-
-_NAMES: dict[type, str] = {int: "an integer", float: "a number", str: "a text", list: "a list", dict: "an object"}
-
-
-def _of_type(kind: type, value: Any, where: str) -> Any:
-    if type(value) is not kind:
-        raise InputError(f"{where or 'the trace'} is {_shown(value)}: give {_NAMES[kind]}")
-    return value
-
-
-def _key(kind: type, key: str, where: str) -> Any:
-    if kind is str:
-        return _plain(str, key, where)
-    if not (key.isascii() and key.isdigit() and len(key) < 17 and str(int(key)) == key):
-        raise InputError(f"{where} has the key {_shown(key)}: give a number of a node or a token")
-    return int(key)
-
-
-def _shown(value: Any) -> str:
-    """A value on one line, however long or strange."""
-    text = ascii(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 # --- Sense: what the numbers must be to each other -----------------------------------------------------------
@@ -321,12 +222,12 @@ def _check_head(trace: Trace) -> None:
         if value is not None and value < smallest:
             raise InputError(f"settings.{field} is {value}: give {smallest} or more")
     if DRIVER not in names or len(set(names)) < len(names) or not set(names) <= set(TITLES):
-        raise InputError(f"methods are {_shown(names)}: give {DRIVER} and others of {', '.join(TITLES)}, each once")
+        raise InputError(f"methods are {shown(names)}: give {DRIVER} and others of {', '.join(TITLES)}, each once")
     for field, values in (("temperatures", trace.temperatures), ("candidates", trace.candidates)):
         if not values or values != sorted(set(values)) or values[0] <= 0:
-            raise InputError(f"{field} are {_shown(values)}: give numbers above 0 in ascending order")
+            raise InputError(f"{field} are {shown(values)}: give numbers above 0 in ascending order")
     if used.candidates not in trace.candidates:
-        raise InputError(f"settings.candidates {used.candidates} is none of {_shown(trace.candidates)}")
+        raise InputError(f"settings.candidates {used.candidates} is none of {shown(trace.candidates)}")
     ids = [prompt.id for prompt in trace.prompts]
     if not ids or len(set(ids)) < len(ids):
         raise InputError("prompts: give one or more, with ids that differ")
@@ -363,7 +264,7 @@ class _Check:
             self._need(set(table) == wanted, f"{field} is not for exactly the methods {', '.join(sorted(wanted))}")
             for name, row in table.items():
                 each = set(row) == set(self.trace.candidates)
-                self._need(each, f"{field}.{name} is not for exactly the candidates {_shown(self.trace.candidates)}")
+                self._need(each, f"{field}.{name} is not for exactly the candidates {shown(self.trace.candidates)}")
         for name, row in self.round.trees.items():
             for count, tree in row.items():
                 self._tree(tree, f"trees.{name}[{count}]")

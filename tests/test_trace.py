@@ -206,7 +206,7 @@ def test_a_field_is_named_by_its_whole_place(tmp_path: Path) -> None:
     )
     assert refused(path, changed(("settings", "seed"), lambda c, key: c.pop(key))) == "settings has no seed"
     assert refused(path, changed(("prompts", 0, "colour"), put(1))) == (
-        "prompts[0] has 'colour', which version 1 does not know"
+        "prompts[0] has 'colour', which this version does not know"
     )
 
 
@@ -330,7 +330,7 @@ def test_a_token_without_a_text_is_refused(tmp_path: Path) -> None:
         (b"null", "not a trace"),
         (b"{}", "not a trace"),
         (b'{"format": "dominotree-trace"}', "version None; only version 1"),
-        (b'{"format": "dominotree-trace", "version": 1}', "the trace has no target"),
+        (b'{"format": "dominotree-trace", "version": 1}', "it has no target"),
         (b'{"format": "dominotree-trace", "version": true}', "version True"),
         (b'{"format": "dominotree-trace", "version": 1' + b"0" * 5000 + b"}", "not JSON in UTF-8"),
         (b'{"format": NaN}', "it holds NaN"),
