@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .target import Target
 
 # Names that need no torch, so that --help is quick; a test holds them to the modules they come from.
-METHODS = ("ar", "dflash", "ddtree", "domino", "marginal", "greedypath", "dominotree")
+FIXED = ("ar", "dflash", "ddtree", "domino", "marginal", "greedypath", "dominotree")
+ADAPTIVE = ("caddtree", "condadaptive", "caladaptive")
+METHODS = FIXED + ADAPTIVE
 ALIASES = {"smollm2": ("smollm2-dflash", "smollm2-domino")}  # a target that is shipped, and its drafters
 
 
@@ -66,15 +68,21 @@ def _add_demo(commands: Commands[Parser]) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="FOLDER", help="where files go")
     _add_decoding(parser, budget=16, max_new_tokens=48)
     add_device(parser)
-    parser.set_defaults(target=DEFAULT_TARGET, drafter=None)
+    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=0)
 
 
 def _add_compare(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "compare", _compare, "methods side by side on your prompts: tau, speed, identity")
     add = parser.add_argument
     _add_prompts(parser)
-    add("--methods", type=_methods, metavar="A,B", help=f"of {', '.join(METHODS)} (all that the drafters serve)")
+    add(
+        "--methods",
+        type=_methods,
+        metavar="A,B",
+        help=f"of {', '.join(METHODS)} ({', '.join(FIXED)}, as far as the drafters serve)",
+    )
     _add_decoding(parser, budget=64, max_new_tokens=128)
+    add("--max-budget", type=int, default=256, metavar="NODES", help="nodes at most of an adaptive method's tree")
     add_target(parser)
     add("--drafter", action="append", metavar="NAME",
         help="a shipped one, a folder or a hub id; once for each kind (smollm2 brings both of its own)")  # fmt: skip
@@ -95,7 +103,7 @@ def _add_trace(commands: Commands[Parser]) -> None:
         help="a Domino drafter: a shipped one, a folder or a hub id (smollm2 brings its own)")  # fmt: skip
     add_device(parser)
     add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
-    parser.set_defaults(slots=None, top_k=0, top_p=1.0)  # what a trace does not store
+    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=0)  # what a trace does not store
 
 
 def _add_view(commands: Commands[Parser]) -> None:
@@ -246,6 +254,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p),
         max_new_tokens=arguments.max_new_tokens,
         seed=arguments.seed,
+        max_budget=arguments.max_budget,
     )
 
 

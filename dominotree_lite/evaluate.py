@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import transformers
 
-from .decode import METHODS, Conversation, Result, Settings, StageSeconds, check_drafter, decode
+from .decode import Conversation, Result, StageSeconds, decode, equipped
 from .drafter import Drafter
 from .errors import InputError
+from .methods import METHODS, Method, Settings
 from .packed import is_packed
 from .prompts import ALL, PromptRow
 from .target import Context, Target
@@ -124,9 +125,10 @@ def compare(
     """Decode every prompt with every method; `settings.method` is not read.
 
     A second turn follows the method's own first answer. Raises InputError before anything runs for an unknown
-    or repeated method, for one whose drafter is not there, and for user turns beyond the target's positions.
+    or repeated method, for one whose drafter, costs or map is not there, and for user turns beyond the target's
+    positions.
     """
-    _check(prompts, target, drafters, methods)
+    _check(prompts, target, drafters, methods, settings)
     each = {method: replace(settings, method=method) for method in methods}
     _warm_up(prompts[0], target, drafters, each.values())
     records: list[Record] = []
@@ -150,15 +152,21 @@ def _warm_up(prompt: PromptRow, target: Target, drafters: Drafters, each: Iterab
 
 
 def usable_methods(drafters: Drafters) -> list[str]:
-    """Every method that these drafters can serve, in the order of METHODS."""
-    return [name for name, method in METHODS.items() if method is None or method.drafter in drafters]
+    """Every method that these drafters serve with nothing measured before, in the order of METHODS."""
+    return [name for name, method in METHODS.items() if method is None or _serves(drafters, method)]
 
 
-def _check(prompts: Sequence[PromptRow], target: Target, drafters: Drafters, methods: Sequence[str]) -> None:
+def _serves(drafters: Drafters, method: Method) -> bool:
+    return method.drafter in drafters and not method.adaptive
+
+
+def _check(
+    prompts: Sequence[PromptRow], target: Target, drafters: Drafters, methods: Sequence[str], settings: Settings
+) -> None:
     for method in methods:
         if method not in METHODS:
             raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
-        check_drafter(method, _drafter(drafters, method))
+        equipped(replace(settings, method=method), target, _drafter(drafters, method))
     if len(set(methods)) != len(methods) or not methods:
         raise InputError(f"methods {','.join(methods)}: name one or more, each once")
     if not prompts:
@@ -280,7 +288,7 @@ def _row(method: str, suite: str, records: Sequence[Record], base_rate: float, c
 
 def describe(target: Target, drafters: Drafters, methods: Sequence[str], settings: Settings) -> dict[str, Any]:
     """Models, software, machine and settings of a run, ready for JSON. `candidates` "full": the vocabulary."""
-    shared = ("budget", "child_cap", "slots", "max_new_tokens", "seed")
+    shared = ("budget", "max_budget", "child_cap", "slots", "max_new_tokens", "seed")
     return {
         "target": target.name,
         "drafters": {kind: drafter.name for kind, drafter in drafters.items()},
