@@ -18,7 +18,7 @@ from toy_models import KINDS, byte_tokenizer, drafter_config, randomise, tiny_mo
 
 from dominotree_lite import evaluate, prompts
 from dominotree_lite.checkpoints import DRAFTERS, load_drafter, load_target, save_drafter
-from dominotree_lite.cli import ALIASES, METHODS, build_parser, main
+from dominotree_lite.cli import ALIASES, FIXED, METHODS, build_parser, main
 from dominotree_lite.decode import METHODS as DECODED
 from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
@@ -108,7 +108,7 @@ def test_compare_writes_what_generate_gives(shelf: Shelf, tmp_path: Path, capsys
     assert list(written) == ["settings", "rows", "divergences"]
     assert all(set(row) == ROW_KEYS for row in written["rows"])
     assert [(row["suite"], row["method"]) for row in written["rows"]] == [
-        (suite, method) for suite in ("a", "b", "all") for method in METHODS
+        (suite, method) for suite in ("a", "b", "all") for method in FIXED
     ]
     target = load_target(shelf.path("target"), "cpu")
     drafters = {kind: load_drafter(shelf.path(kind), target) for kind in ("dflash", "domino")}
@@ -523,7 +523,7 @@ def test_the_demo_prints_a_table_a_text_and_pictures(
     assert main(["demo", "--out", str(out), "--max-new-tokens", "4", "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
     table = [line.split() for line in printed.splitlines()]
-    assert [row[1] for row in table if row and row[0] == "all"] == list(METHODS)
+    assert [row[1] for row in table if row and row[0] == "all"] == list(FIXED)
     assert "dominotree answers: " in printed and "the picture: round " in printed
     assert {path.name for path in out.iterdir()} == {"comparison.json", "trees.png", "trees.svg"}
     rows = json.loads((out / "comparison.json").read_text())["rows"]
