@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_target, load_target_of
 from .errors import InputError
 from .train.commands import add_train
+from .tuning import add_tuning
 
 if TYPE_CHECKING:
     from .decode import Settings
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_view(commands)
     _add_fetch(commands)
+    add_tuning(commands, _drafters, _candidates)
     add_train(commands)
     return parser
 
@@ -68,7 +70,7 @@ def _add_demo(commands: Commands[Parser]) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="FOLDER", help="where files go")
     _add_decoding(parser, budget=16, max_new_tokens=48)
     add_device(parser)
-    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=0)
+    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=256)
 
 
 def _add_compare(commands: Commands[Parser]) -> None:
@@ -103,7 +105,7 @@ def _add_trace(commands: Commands[Parser]) -> None:
         help="a Domino drafter: a shipped one, a folder or a hub id (smollm2 brings its own)")  # fmt: skip
     add_device(parser)
     add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
-    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=0)  # what a trace does not store
+    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=256)  # what a trace does not store
 
 
 def _add_view(commands: Commands[Parser]) -> None:

@@ -32,6 +32,7 @@ from dominotree_lite.train.author import CorpusConfig
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import KINDS as TRAINED
 from dominotree_lite.train.recipe import DrafterSizes
+from dominotree_lite.tuning import CALIBRATION
 from dominotree_lite.verify import Sampling
 
 Commands = argparse._SubParsersAction
@@ -528,3 +529,48 @@ def test_the_demo_prints_a_table_a_text_and_pictures(
     assert {path.name for path in out.iterdir()} == {"comparison.json", "trees.png", "trees.svg"}
     rows = json.loads((out / "comparison.json").read_text())["rows"]
     assert {row["identical_to_ar"] for row in rows if row["suite"] == "all"} == {1}
+
+
+# --- profile and calibrate -------------------------------------------------------------------------------------
+
+
+def test_adaptive_methods_run_after_profile_and_calibrate_and_name_them_before(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOMINOTREE_CACHE", str(tmp_path))
+    drafters = [word for kind in ("dflash", "domino") for word in ("--drafter", shelf.path(kind))]
+    models = ["--target", shelf.path("target"), *drafters, "--device", "cpu"]
+    compared = shelf.compare("--methods", "ar,caddtree,condadaptive,caladaptive", "--max-budget", "6")
+    assert f"run dominotree profile --target {shelf.path('target')}" in one_line(capsys, compared)
+    few = ["--contexts", "8,32", "--max-budget", "8", "--repeats", "1"]
+    assert main(["profile", *models, *few]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("verify by nodes 0: ") == 2 and str(tmp_path) in printed
+    assert "run dominotree calibrate" in one_line(capsys, compared)
+    prompts = ["--prompts", shelf.path("prompts.jsonl"), "--budget", "6", "--max-new-tokens", "8"]
+    try:
+        assert main(["calibrate", *models, *prompts]) == 0
+        assert "promised " in capsys.readouterr().out
+        out = tmp_path / "out.json"
+        assert main([*compared, "--json", str(out)]) == 0
+    finally:
+        (shelf.folder / "domino" / "calibration.json").unlink()
+    rows = [row for row in json.loads(out.read_text())["rows"] if row["suite"] == "all"]
+    assert {row["method"]: row["identical_to_ar"] for row in rows} == dict.fromkeys(
+        ("ar", "caddtree", "condadaptive", "caladaptive"), 3
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--contexts", "a,b"], ["--contexts", "1"], ["--repeats", "0"], ["--max-budget", "1"]]
+)
+def test_a_profile_of_nothing_is_one_line(words: list[str], shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--target", shelf.path("target"), "--drafter", shelf.path("domino"), "--device", "cpu"]
+    assert one_line(capsys, ["profile", *named, *words])
+
+
+def test_the_prompts_a_map_is_fitted_on_are_none_of_the_demo_s() -> None:
+    ours, shown = (
+        {turn for row in prompts.load_prompts(file) for turn in row.turns} for file in (CALIBRATION, prompts.DEMO)
+    )
+    assert len(ours) >= 20 and not ours & shown
