@@ -10,18 +10,17 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .budget import Chances, Choice, Costs
-from .costs import load_costs
-from .credit import load_credit
 from .drafter import ContextCache, Draft, Drafter
+from .equip import equipped
 from .errors import InputError
-from .methods import DEFAULT_CANDIDATES, METHODS, Settings, build_tree, check_drafter
+from .methods import DEFAULT_CANDIDATES, METHODS, Settings, build_tree
 from .target import Context, Message, Target
 from .text import TextStream
 from .tree import DraftTree
@@ -188,21 +187,6 @@ def _token_ids(prompt: Prompt) -> list[int]:
         return [operator.index(i) for i in values]
     except TypeError as error:
         raise InputError("a prompt of token ids must be one row of integers") from error
-
-
-def equipped(settings: Settings, target: Target, drafter: Drafter | None) -> Settings:
-    """The settings with all that an adaptive method's rule reads: the cap as budget, costs, and its map.
-
-    Raises InputError for a drafter of the wrong kind, and where costs were not measured or no map was fitted.
-    """
-    check_drafter(settings.method, drafter)
-    method = METHODS[settings.method]
-    if method is None or not method.adaptive or drafter is None:
-        return settings
-    costs, chances = settings.costs or load_costs(target, drafter), settings.chances
-    if method.calibrated and chances is None:
-        chances = load_credit(drafter, settings.sampling.temperature, settings.candidates)
-    return replace(settings, budget=settings.max_budget, costs=costs, chances=chances)
 
 
 class _Clock:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import transformers
 
-from .decode import Conversation, Result, StageSeconds, decode, equipped
+from .decode import Conversation, Result, StageSeconds, decode
 from .drafter import Drafter
+from .equip import equipped
 from .errors import InputError
 from .methods import METHODS, Method, Settings
 from .packed import is_packed
@@ -157,7 +158,7 @@ def usable_methods(drafters: Drafters) -> list[str]:
 
 
 def _serves(drafters: Drafters, method: Method) -> bool:
-    return method.drafter in drafters and not method.adaptive
+    return method.drafter in drafters and method.rule is None
 
 
 def _check(

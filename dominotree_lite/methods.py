@@ -7,7 +7,7 @@ else is shared, so a new method is a new line of METHODS. This file drafts nothi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -95,6 +95,41 @@ def _corrected(scorer: type[GreedyPathScorer] | type[ConditionalScorer]) -> Make
 # --- Shapes --------------------------------------------------------------------------------------------------
 
 
+MakeTree = Callable[[Scorer, int, int], DraftTree]  # of scorer, anchor, budget
+
+
+def _grow_chain(scorer: Scorer, anchor: int, budget: int) -> DraftTree:
+    return chain(scorer, anchor)
+
+
+# --- Methods -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Method:
+    """The kind of drafter a method needs, how it scores and grows, and the rule that cuts what it grew."""
+
+    drafter: str  # "dflash" or "domino"
+    scorer: MakeScorer
+    grow: MakeTree = frontier
+    rule: type[Rule] | None = None
+    calibrated: bool = False  # whether its rule reads chances off a fitted map, not off the scores
+
+
+METHODS: dict[str, Method | None] = {
+    "ar": None,
+    "dflash": Method("dflash", _marginal_chain, _grow_chain),
+    "ddtree": Method("dflash", _marginal),
+    "domino": Method("domino", _corrected_chain, _grow_chain),
+    "marginal": Method("domino", _marginal),
+    "greedypath": Method("domino", _corrected(GreedyPathScorer)),
+    "dominotree": Method("domino", _corrected(ConditionalScorer)),
+    "caddtree": Method("dflash", _marginal, rule=Rule),
+    "condadaptive": Method("domino", _corrected(ConditionalScorer), rule=Rule),
+    "caladaptive": Method("domino", _corrected(ConditionalScorer), rule=DepthRule, calibrated=True),
+}
+
+
 @dataclass(frozen=True)
 class Grown:
     """A round's tree, and why it ends where it does if a rule cut it."""
@@ -103,87 +138,18 @@ class Grown:
     choice: Choice | None = None
 
 
-MakeTree = Callable[[Scorer, int, Settings, int], Grown]  # of scorer, anchor, settings, committed tokens
-
-
-def _grow_chain(scorer: Scorer, anchor: int, settings: Settings, context: int) -> Grown:
-    return Grown(chain(scorer, anchor))
-
-
-def _grow_tree(scorer: Scorer, anchor: int, settings: Settings, context: int) -> Grown:
-    return Grown(frontier(scorer, anchor, settings.budget))
-
-
-def _grow_by_score(scorer: Scorer, anchor: int, settings: Settings, context: int) -> Grown:
-    assert settings.costs is not None
-    return _cut(scorer, anchor, Rule(settings.costs, np.exp, context, settings.budget, scorer.horizon))
-
-
-def _grow_by_chance(scorer: Scorer, anchor: int, settings: Settings, context: int) -> Grown:
-    assert settings.costs is not None and settings.chances is not None
-    rule = DepthRule(settings.costs, settings.chances, context, settings.budget, scorer.horizon)
-    return _cut(scorer, anchor, rule)
-
-
-def _cut(scorer: Scorer, anchor: int, rule: Rule) -> Grown:
-    tree = frontier(scorer, anchor, rule.cap, rule.grow)
-    choice = rule.choose(tree)
-    return Grown(tree.prefix(choice.nodes), choice)
-
-
-# --- Methods -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Method:
-    """The kind of drafter a method needs, how it scores, what it grows; and what its rule reads, if it has one."""
-
-    drafter: str  # "dflash" or "domino"
-    scorer: MakeScorer
-    grow: MakeTree
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether it chooses each round's budget, for which it needs costs."""
-        return self.grow in (_grow_by_score, _grow_by_chance)
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether it needs a map from scores to chances."""
-        return self.grow is _grow_by_chance
-
-
-METHODS: dict[str, Method | None] = {
-    "ar": None,
-    "dflash": Method("dflash", _marginal_chain, _grow_chain),
-    "ddtree": Method("dflash", _marginal, _grow_tree),
-    "domino": Method("domino", _corrected_chain, _grow_chain),
-    "marginal": Method("domino", _marginal, _grow_tree),
-    "greedypath": Method("domino", _corrected(GreedyPathScorer), _grow_tree),
-    "dominotree": Method("domino", _corrected(ConditionalScorer), _grow_tree),
-    "caddtree": Method("dflash", _marginal, _grow_by_score),
-    "condadaptive": Method("domino", _corrected(ConditionalScorer), _grow_by_score),
-    "caladaptive": Method("domino", _corrected(ConditionalScorer), _grow_by_chance),
-}
-
-
-def check_drafter(method: str, drafter: Drafter | None) -> None:
-    """Raise InputError unless the drafter is of the kind the method needs."""
-    wanted = METHODS[method]
-    if wanted is None:
-        return
-    if drafter is None:
-        raise InputError(f"method {method} needs a {wanted.drafter} drafter, none was given")
-    if drafter.kind != wanted.drafter:
-        raise InputError(
-            f"method {method} needs a {wanted.drafter} drafter, {drafter.name or 'this one'} is {drafter.kind}"
-        )
-
-
 @torch.inference_mode()
 def build_tree(anchor: int, draft: Draft | None, drafter: Drafter | None, settings: Settings, context: int) -> Grown:
     """What `settings.method` grows from a draft after so many committed tokens; the bare anchor without one."""
     method = METHODS[settings.method]
     if method is None or draft is None or drafter is None:
         return Grown(DraftTree.root_only(anchor))
-    return method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings, context)
+    if method.rule is None:
+        return Grown(method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings.budget))
+    chances = settings.chances if method.calibrated else np.exp
+    assert settings.costs is not None and chances is not None  # as `decode.equipped` sees to
+    rule = method.rule(settings.costs, chances, context, settings.budget, len(draft.hidden))
+    few = replace(settings, child_cap=min(settings.most_children or 1, rule.children))
+    tree = frontier(method.scorer(drafter, draft, anchor, few), anchor, rule.cap, rule.grow)
+    choice = rule.choose(tree)
+    return Grown(tree.prefix(choice.nodes), choice)

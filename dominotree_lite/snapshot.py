@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .decode import equipped
 from .drafter import ContextCache, Draft, Drafter
+from .equip import check_drafter, equipped
 from .errors import InputError
-from .methods import METHODS, Settings, build_tree, check_drafter
+from .methods import METHODS, Settings, build_tree
 from .target import Context, Target
 from .tree import DraftTree
 from .verify import target_draws, tree_inputs, walk
