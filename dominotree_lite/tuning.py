@@ -107,5 +107,6 @@ def _calibrate(arguments: argparse.Namespace, drafters_of: DrafterOf) -> None:
     path = save_credit(drafter, Fit(found.credit, arguments.temperature, arguments.candidates, found.rounds))
     print(f"{found.rounds} rounds of {len(prompts)} prompts, accepted length {found.accepted:.2f}")
     print(f"promised {found.promised:.2f}; by the map, on prompts it was not fitted on, {found.fitted:.2f}")
-    print(f"calibration error {found.error_before}; by the map, likewise, {found.error_after}")
+    before, after = (f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in (found.error_before, found.error_after))
+    print(f"calibration error {before}; by the map, likewise, {after}")
     print(path)
