@@ -16,7 +16,8 @@ from .errors import InputError
 
 if TYPE_CHECKING:
     from .checkpoints import load_drafter, load_target
-    from .decode import METHODS, Result, Round, generate
+    from .decode import Result, Round, generate
+    from .methods import METHODS
     from .tree import DraftTree
 
 __all__ = ["METHODS", "DraftTree", "InputError", "Result", "Round", "generate", "load_drafter", "load_target"]
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DraftTree": "tree",
-    "METHODS": "decode",
+    "METHODS": "methods",
     "Result": "decode",
     "Round": "decode",
     "generate": "decode",

@@ -13,16 +13,21 @@ read: one node at a time. `frontier` is the one to run: one depth at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import InputError
 from .scoring import Children, Scorer, top
 from .tree import DraftTree
+
+# All scores kept so far [n], and those of the newest depth [W] -> which of the latter [W] are to have children.
+Grow = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, order=True)
@@ -97,8 +102,10 @@ def heap(scorer: Scorer, anchor: int, budget: int) -> DraftTree:
     )
 
 
-def frontier(scorer: Scorer, anchor: int, budget: int) -> DraftTree:
+def frontier(scorer: Scorer, anchor: int, budget: int, grow: Grow | None = None) -> DraftTree:
     """The same tree as `heap`, with one scorer call a depth. Raises InputError for a negative budget.
+
+    `grow` is asked after each depth which of its nodes go on; all of them without it.
 
     All children of a depth's lanes go into a ledger; the next lanes are those of them among the best `budget`
     of the ledger so far. Nothing is lost: the ledger only grows, so what is outside its best stays outside,
@@ -116,6 +123,9 @@ def frontier(scorer: Scorer, anchor: int, budget: int) -> DraftTree:
         best = torch.cat([best, torch.arange(start, len(ledger.scores), device=best.device)])
         best = best[top(ledger.scores[best], budget + 1)].sort().values  # and the root
         lanes = best[best >= start]
+        if grow is not None:
+            kept, newest = ledger.scores[best[1:]].cpu().numpy(), ledger.scores[lanes].cpu().numpy()
+            lanes = lanes[torch.from_numpy(grow(kept, newest)).to(lanes.device)]
         if depth == scorer.horizon or not len(lanes):
             break
         parent_lanes = (lanes - start) // children.tokens.shape[1]

@@ -8,7 +8,7 @@ over-credited scores in passing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -169,6 +169,49 @@ def error_interval(groups: Sequence[Nodes], bins: int = 10, seed: int = 0) -> In
     spread = np.array([error(chance.integers(len(groups), size=len(groups))) for _ in range(RESAMPLES)])
     low, high = np.quantile(spread - spread.mean(), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(max(0.0, value + low)), float(value + high))
+
+
+# --- Side by side --------------------------------------------------------------------------------------------
+
+
+def ranks_of(rounds: Sequence[Judged]) -> np.ndarray:
+    """Each node's place among its siblings, 0 for the best; [N] in the order of `nodes_of`."""
+    ranks = [
+        one.tree.children(int(one.tree.parents[n])).index(n) for one in rounds for n in range(1, len(one.tree) + 1)
+    ]
+    return np.array(ranks, int)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Nodes of one kind, over all prompts: how many, mean promise, share of hits, and the calibration error."""
+
+    label: str
+    count: int
+    predicted: float
+    realised: float
+    error: Interval
+
+
+def sliced(kinds: Mapping[str, Sequence[Nodes]], bins: int = 10) -> list[Slice]:
+    """A row for each kind (a suite, a temperature, a number of candidates) of its nodes, grouped by prompt.
+
+    A kind without a node that promises anything is left out.
+    """
+    rows = []
+    for label, groups in kinds.items():
+        some = [each for each in groups if each.predicted.sum() > 0]
+        if some:
+            predicted, hit = (np.concatenate([getattr(each, name) for each in some]) for name in ("predicted", "hit"))
+            error = error_interval(some, bins)
+            rows.append(Slice(label, len(hit), float(predicted.mean()), float(hit.mean()), error))
+    return rows
+
+
+def split(groups: Sequence[Nodes], labels: Sequence[np.ndarray]) -> dict[str, list[Nodes]]:
+    """The nodes of each prompt [N] apart by their labels [N] (depths, ranks), in ascending order of labels."""
+    values = np.unique(np.concatenate(labels))
+    return {str(v): [each[own == v] for each, own in zip(groups, labels, strict=True)] for v in values}
 
 
 # --- A scorer that is right ----------------------------------------------------------------------------------

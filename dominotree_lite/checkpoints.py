@@ -80,7 +80,7 @@ def load_drafter(name: str, target: Target) -> Drafter:
 
     Raises InputError with the line that says which key, tensor, shape or size does not fit.
     """
-    folder = _drafter_folder(name)
+    folder = drafter_folder(name)
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -314,7 +314,8 @@ def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, torch.Size], fo
             raise InputError(f"{folder}: {key} is {list(tensors[key].shape)}, the config wants {list(shape)}")
 
 
-def _drafter_folder(name: str) -> Path:
+def drafter_folder(name: str) -> Path:
+    """Where a drafter's files lie. Raises InputError where there is none of this name."""
     for folder in (DRAFTERS / name, Path(name)):
         if (folder / "config.json").is_file():
             return folder

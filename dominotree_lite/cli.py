@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_target, load_target_of
 from .errors import InputError
 from .train.commands import add_train
+from .tuning import add_tuning
 
 if TYPE_CHECKING:
     from .decode import Settings
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from .target import Target
 
 # Names that need no torch, so that --help is quick; a test holds them to the modules they come from.
-METHODS = ("ar", "dflash", "ddtree", "domino", "marginal", "greedypath", "dominotree")
+FIXED = ("ar", "dflash", "ddtree", "domino", "marginal", "greedypath", "dominotree")
+ADAPTIVE = ("caddtree", "condadaptive", "caladaptive")
+METHODS = FIXED + ADAPTIVE
 ALIASES = {"smollm2": ("smollm2-dflash", "smollm2-domino")}  # a target that is shipped, and its drafters
 
 
@@ -57,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_view(commands)
     _add_fetch(commands)
+    add_tuning(commands, _drafters, _candidates)
     add_train(commands)
     return parser
 
@@ -66,15 +70,21 @@ def _add_demo(commands: Commands[Parser]) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="FOLDER", help="where files go")
     _add_decoding(parser, budget=16, max_new_tokens=48)
     add_device(parser)
-    parser.set_defaults(target=DEFAULT_TARGET, drafter=None)
+    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=256)
 
 
 def _add_compare(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "compare", _compare, "methods side by side on your prompts: tau, speed, identity")
     add = parser.add_argument
     _add_prompts(parser)
-    add("--methods", type=_methods, metavar="A,B", help=f"of {', '.join(METHODS)} (all that the drafters serve)")
+    add(
+        "--methods",
+        type=_methods,
+        metavar="A,B",
+        help=f"of {', '.join(METHODS)} ({', '.join(FIXED)}, as far as the drafters serve)",
+    )
     _add_decoding(parser, budget=64, max_new_tokens=128)
+    add("--max-budget", type=int, default=256, metavar="NODES", help="nodes at most of an adaptive method's tree")
     add_target(parser)
     add("--drafter", action="append", metavar="NAME",
         help="a shipped one, a folder or a hub id; once for each kind (smollm2 brings both of its own)")  # fmt: skip
@@ -95,7 +105,7 @@ def _add_trace(commands: Commands[Parser]) -> None:
         help="a Domino drafter: a shipped one, a folder or a hub id (smollm2 brings its own)")  # fmt: skip
     add_device(parser)
     add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
-    parser.set_defaults(slots=None, top_k=0, top_p=1.0)  # what a trace does not store
+    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=256)  # what a trace does not store
 
 
 def _add_view(commands: Commands[Parser]) -> None:
@@ -246,6 +256,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p),
         max_new_tokens=arguments.max_new_tokens,
         seed=arguments.seed,
+        max_budget=arguments.max_budget,
     )
 
 

@@ -1,7 +1,7 @@
 """The round loop: draft, build, verify, commit, for every method alike; and what `generate` returns.
 
-A method is a drafter's kind, a scorer and a shape (chain or tree); all else is shared. Autoregressive
-decoding is the same loop with no drafter: each round verifies the bare anchor. This file draws nothing,
+What the methods differ in is in methods.py. Autoregressive decoding is the same loop with no drafter: each round
+verifies the bare anchor. This file draws nothing,
 measures nothing across prompts, and does not load models.
 """
 
@@ -10,124 +10,23 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .build import chain, frontier
+from .budget import Chances, Choice, Costs
 from .drafter import ContextCache, Draft, Drafter
+from .equip import equipped
 from .errors import InputError
-from .scoring import ConditionalScorer, GreedyPathScorer, MarginalScorer, Scorer
+from .methods import DEFAULT_CANDIDATES, METHODS, Settings, build_tree
 from .target import Context, Message, Target
 from .text import TextStream
 from .tree import DraftTree
 from .verify import Sampling, Walk, target_draws, tree_inputs, walk
 
-DEFAULT_CANDIDATES = 512
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to decode. `budget` counts nodes without the root; `candidates` None is the whole vocabulary.
-
-    `child_cap` None is min(M, budget). `slots` None drafts every slot that predicts. `candidates` bounds what
-    a tree's correction chooses among: the chain always corrects the whole vocabulary, and what is not
-    corrected is normalised over all of it.
-    """
-
-    method: str = "dominotree"
-    budget: int = 64
-    candidates: int | None = DEFAULT_CANDIDATES
-    child_cap: int | None = None
-    slots: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 128
-    stop: tuple[str, ...] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"no method {self.method!r}; there are {', '.join(METHODS)}")
-        bounds = {"budget": 0, "candidates": 1, "child_cap": 1, "slots": 1, "max_new_tokens": 0}
-        for name, least in bounds.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} {value} is too small: give {least} or more")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed {self.seed}: give 0 or more, below 2^63")
-        if not all(self.stop):
-            raise InputError("a stop string is empty")
-
-    @property
-    def most_children(self) -> int:
-        """The child cap k."""
-        return self.child_cap or (self.budget if self.candidates is None else min(self.candidates, self.budget))
-
-
-# --- Methods -------------------------------------------------------------------------------------------------
-
-MakeScorer = Callable[[Drafter, Draft, int, Settings], Scorer]
-
-
-def _marginal_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-    return MarginalScorer(draft.base_logits, child_cap=1)
-
-
-def _marginal(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-    return MarginalScorer(draft.base_logits, child_cap=settings.child_cap or settings.budget)
-
-
-def _corrected_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-    assert drafter.head is not None
-    return ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, child_cap=1)
-
-
-def _corrected(scorer: type[GreedyPathScorer] | type[ConditionalScorer]) -> MakeScorer:
-    def make(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
-        assert drafter.head is not None
-        most, candidates = settings.most_children, settings.candidates
-        return scorer(drafter.head, draft.hidden, draft.base_logits, anchor, most, candidates)
-
-    return make
-
-
-def _grow_chain(scorer: Scorer, anchor: int, settings: Settings) -> DraftTree:
-    return chain(scorer, anchor)
-
-
-def _grow_tree(scorer: Scorer, anchor: int, settings: Settings) -> DraftTree:
-    return frontier(scorer, anchor, settings.budget)
-
-
-@dataclass(frozen=True)
-class Method:
-    """The kind of drafter a method needs, how it scores, and what it grows."""
-
-    drafter: str  # "dflash" or "domino"
-    scorer: MakeScorer
-    grow: Callable[[Scorer, int, Settings], DraftTree]
-
-
-METHODS: dict[str, Method | None] = {
-    "ar": None,
-    "dflash": Method("dflash", _marginal_chain, _grow_chain),
-    "ddtree": Method("dflash", _marginal, _grow_tree),
-    "domino": Method("domino", _corrected_chain, _grow_chain),
-    "marginal": Method("domino", _marginal, _grow_tree),
-    "greedypath": Method("domino", _corrected(GreedyPathScorer), _grow_tree),
-    "dominotree": Method("domino", _corrected(ConditionalScorer), _grow_tree),
-}
-
-
-@torch.inference_mode()
-def build_tree(anchor: int, draft: Draft | None, drafter: Drafter | None, settings: Settings) -> DraftTree:
-    """What `settings.method` grows from a draft; the bare anchor without one."""
-    method = METHODS[settings.method]
-    if method is None or draft is None or drafter is None:
-        return DraftTree.root_only(anchor)
-    return method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings)
+__all__ = ["METHODS", "Settings", "decode", "generate"]
 
 
 # --- Results -------------------------------------------------------------------------------------------------
@@ -153,6 +52,7 @@ class Round:
     bonus: int
     tokens: list[int]  # emitted: accepted and bonus, cut at EOS, stop string or length
     seconds: StageSeconds
+    choice: Choice | None = None  # of an adaptive method: the budget it chose and what it foresaw
 
 
 @dataclass(frozen=True)
@@ -217,6 +117,9 @@ def generate(
     max_new_tokens: int = 128,
     stop: Sequence[str] = (),
     seed: int = 0,
+    max_budget: int = 256,
+    costs: Costs | None = None,
+    chances: Chances | None = None,
     on_text: Callable[[str], None] | None = None,
 ) -> Result:
     """Continue a prompt; the text's law is the target's own, whatever the method.
@@ -228,6 +131,9 @@ def generate(
         candidates: tokens a depth that a tree's correction chooses among (M); None is the whole vocabulary.
         max_new_tokens: new tokens at most (a turn); the model's positions bound them too.
         stop: strings that end the text; they are cut from `text`, their tokens stay in `token_ids`.
+        max_budget: nodes of an adaptive method's tree at most, in place of `budget`.
+        costs, chances: what an adaptive method's rule reads, if not what `dominotree profile` and `dominotree
+            calibrate` left on this machine.
         on_text: called with each new piece of text as soon as it is certain.
 
     Raises InputError for a prompt that is empty or too long, and for settings that make no sense.
@@ -242,6 +148,9 @@ def generate(
         max_new_tokens=max_new_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         seed=seed,
+        max_budget=max_budget,
+        costs=costs,
+        chances=chances,
     )
     return decode(prompt, target, drafter, settings, on_text)
 
@@ -254,7 +163,7 @@ def decode(
     on_text: Callable[[str], None] | None = None,
 ) -> Result:
     """`generate` with its settings in one object."""
-    check_drafter(settings.method, drafter)
+    settings = equipped(settings, target, drafter)
     generator = torch.Generator(target.device).manual_seed(settings.seed)  # one for all turns: draws are never reused
     if isinstance(prompt, str):
         prompt = [prompt]
@@ -278,19 +187,6 @@ def _token_ids(prompt: Prompt) -> list[int]:
         return [operator.index(i) for i in values]
     except TypeError as error:
         raise InputError("a prompt of token ids must be one row of integers") from error
-
-
-def check_drafter(method: str, drafter: Drafter | None) -> None:
-    """Raise InputError unless the drafter is of the kind the method needs."""
-    wanted = METHODS[method]
-    if wanted is None:
-        return
-    if drafter is None:
-        raise InputError(f"method {method} needs a {wanted.drafter} drafter, none was given")
-    if drafter.kind != wanted.drafter:
-        raise InputError(
-            f"method {method} needs a {wanted.drafter} drafter, {drafter.name or 'this one'} is {drafter.kind}"
-        )
 
 
 class _Clock:
@@ -349,7 +245,8 @@ class _Request:
         depth = limit - len(self.tokens) - 1  # deeper nodes could not be emitted: the bonus needs a place
         draft = self._draft(depth)
         seconds.draft = clock.lap()
-        tree = build_tree(self.tokens[-1], draft, self.drafter, self.settings)
+        grown = build_tree(self.tokens[-1], draft, self.drafter, self.settings, start)
+        tree = grown.tree
         seconds.build = clock.lap()
         inputs = tree_inputs(tree, start, self.target.device)
         visible = inputs.visible if len(tree) else None
@@ -359,7 +256,7 @@ class _Request:
         self._commit(found, verified.features)
         emitted = self._emit(found.tokens(tree))
         seconds.commit = clock.lap()
-        return Round(start, tree, found.nodes, found.bonus, emitted, seconds)
+        return Round(start, tree, found.nodes, found.bonus, emitted, seconds, grown.choice)
 
     def _draft(self, depth: int) -> Draft | None:
         """The next block, at most `depth` deep; None where nothing can be drafted."""

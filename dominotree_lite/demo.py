@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-from .decode import Result, Settings, check_drafter, decode
+from .decode import Result, decode
 from .drafter import Drafter
+from .equip import check_drafter
 from .errors import InputError
 from .evaluate import Comparison, Drafters, compare, usable_methods
 from .files import write_json
+from .methods import Settings
 from .prompts import ALL, PromptRow
 from .snapshot import Snapshot, snapshot
 from .target import Target

@@ -17,9 +17,11 @@ from typing import Any
 import torch
 import transformers
 
-from .decode import METHODS, Conversation, Result, Settings, StageSeconds, check_drafter, decode
+from .decode import Conversation, Result, StageSeconds, decode
 from .drafter import Drafter
+from .equip import equipped
 from .errors import InputError
+from .methods import METHODS, Method, Settings
 from .packed import is_packed
 from .prompts import ALL, PromptRow
 from .target import Context, Target
@@ -124,9 +126,10 @@ def compare(
     """Decode every prompt with every method; `settings.method` is not read.
 
     A second turn follows the method's own first answer. Raises InputError before anything runs for an unknown
-    or repeated method, for one whose drafter is not there, and for user turns beyond the target's positions.
+    or repeated method, for one whose drafter, costs or map is not there, and for user turns beyond the target's
+    positions.
     """
-    check_methods(methods, drafters)
+    check_methods(methods, target, drafters, settings)
     check_prompts(prompts, target)
     each = {method: replace(settings, method=method) for method in methods}
     _warm_up(prompts[0], target, drafters, each.values())
@@ -151,16 +154,20 @@ def _warm_up(prompt: PromptRow, target: Target, drafters: Drafters, each: Iterab
 
 
 def usable_methods(drafters: Drafters) -> list[str]:
-    """Every method that these drafters can serve, in the order of METHODS."""
-    return [name for name, method in METHODS.items() if method is None or method.drafter in drafters]
+    """Every method that these drafters serve with nothing measured before, in the order of METHODS."""
+    return [name for name, method in METHODS.items() if method is None or _serves(drafters, method)]
 
 
-def check_methods(methods: Sequence[str], drafters: Drafters) -> None:
-    """Raise InputError for an unknown or repeated method, for none, and for one whose drafter is not there."""
+def _serves(drafters: Drafters, method: Method) -> bool:
+    return method.drafter in drafters and method.rule is None
+
+
+def check_methods(methods: Sequence[str], target: Target, drafters: Drafters, settings: Settings) -> None:
+    """Raise InputError for no method, one unknown or repeated, and one whose drafter, costs or map is not there."""
     for method in methods:
         if method not in METHODS:
             raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
-        check_drafter(method, drafter_of(method, drafters))
+        equipped(replace(settings, method=method), target, drafter_of(method, drafters))
     if len(set(methods)) != len(methods) or not methods:
         raise InputError(f"methods {','.join(methods)}: name one or more, each once")
 
@@ -293,7 +300,7 @@ def _row(method: str, suite: str, records: Sequence[Record], base_rate: float, c
 
 def describe(target: Target, drafters: Drafters, methods: Sequence[str], settings: Settings) -> dict[str, Any]:
     """Models, software, machine and settings of a run, ready for JSON. `candidates` "full": the vocabulary."""
-    shared = ("budget", "child_cap", "slots", "max_new_tokens", "seed")
+    shared = ("budget", "max_budget", "child_cap", "slots", "max_new_tokens", "seed")
     return {
         "target": target.name,
         "drafters": {kind: drafter.name for kind, drafter in drafters.items()},

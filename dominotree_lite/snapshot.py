@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .decode import METHODS, Settings, build_tree, check_drafter
 from .drafter import ContextCache, Draft, Drafter
+from .equip import check_drafter, equipped
 from .errors import InputError
+from .methods import METHODS, Settings, build_tree
 from .target import Context, Target
 from .tree import DraftTree
 from .verify import target_draws, tree_inputs, walk
@@ -70,7 +71,8 @@ def snapshot(ids: list[int], target: Target, drafter: Drafter, methods: Sequence
     belief = float(prefilled.logits[0].double().softmax(-1)[anchor])
     verdicts = {}
     for name in methods:
-        tree = build_tree(anchor, draft, drafter, replace(settings, method=name))
+        own = equipped(replace(settings, method=name), target, drafter)
+        tree = build_tree(anchor, draft, drafter, own, len(before)).tree
         verdicts[name] = _verdict(tree, target, context, settings, belief)
     return Snapshot(before, anchor, draft, verdicts)
 

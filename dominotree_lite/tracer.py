@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from .build import Pop, heap_events
-from .decode import METHODS, Settings, check_drafter
 from .drafter import ContextCache, Draft, Drafter
+from .equip import check_drafter
 from .errors import InputError
+from .methods import METHODS, Settings
 from .prompts import PromptRow
 from .target import Context, Target
 from .trace import (

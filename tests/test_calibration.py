@@ -19,8 +19,11 @@ from dominotree_lite.calibration import (
     lengths_of,
     log_loss,
     nodes_of,
+    ranks_of,
     reliability,
     reliability_by_promise,
+    sliced,
+    split,
 )
 from dominotree_lite.decode import Result, Settings, decode
 from dominotree_lite.errors import InputError
@@ -232,3 +235,23 @@ def test_nothing_to_calibrate_is_refused() -> None:
             sure.tempered(temperature)
         with pytest.raises(InputError, match="above 0"):
             TemperedScorer(MarginalScorer(torch.zeros(1, 2), 2), temperature, 2)
+
+
+def test_slices_by_rank_and_by_depth() -> None:
+    tree = heap(Tape.by_hand(LAW), 9, 7)
+    rounds = [[Place(tree, [1, 2])], [Place(tree, []), Place(tree, [1])]]
+    groups = [nodes_of(each) for each in rounds]
+    ranks = [ranks_of(each) for each in rounds]
+    for each, own in zip(groups, ranks, strict=True):
+        assert len(own) == len(each)
+    best = [n for n in range(1, 8) if tree.children(int(tree.parents[n]))[0] == n]
+    rows = {row.label: row for row in sliced(split(groups, ranks), bins=2)}
+    assert list(rows) == ["0", "1"] and rows["0"].count == 3 * len(best)
+    hits = sum(node in place.accepted for each in rounds for place in each for node in best)
+    assert rows["0"].realised == hits / (3 * len(best))
+    promise = np.exp(tree.log_probs[best]).mean()
+    assert rows["0"].predicted == pytest.approx(promise)
+    by_depth = sliced(split(groups, [each.depth for each in groups]), bins=2)
+    assert sum(row.count for row in by_depth) == 21 and [row.label for row in by_depth] == ["1", "2", "3"]
+    nothing = Nodes(np.zeros(2), np.ones(2, int), np.zeros(2, bool))
+    assert sliced({"empty": [nothing]}) == []

@@ -18,7 +18,7 @@ from toy_models import KINDS, byte_tokenizer, drafter_config, randomise, tiny_mo
 
 from dominotree_lite import evaluate, prompts
 from dominotree_lite.checkpoints import DRAFTERS, load_drafter, load_target, save_drafter
-from dominotree_lite.cli import ALIASES, METHODS, build_parser, main
+from dominotree_lite.cli import ALIASES, FIXED, METHODS, build_parser, main
 from dominotree_lite.decode import METHODS as DECODED
 from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
@@ -32,6 +32,7 @@ from dominotree_lite.train.author import CorpusConfig
 from dominotree_lite.train.loop import TrainConfig
 from dominotree_lite.train.recipe import KINDS as TRAINED
 from dominotree_lite.train.recipe import DrafterSizes
+from dominotree_lite.tuning import CALIBRATION
 from dominotree_lite.verify import Sampling
 
 Commands = argparse._SubParsersAction
@@ -108,7 +109,7 @@ def test_compare_writes_what_generate_gives(shelf: Shelf, tmp_path: Path, capsys
     assert list(written) == ["settings", "rows", "divergences"]
     assert all(set(row) == ROW_KEYS for row in written["rows"])
     assert [(row["suite"], row["method"]) for row in written["rows"]] == [
-        (suite, method) for suite in ("a", "b", "all") for method in METHODS
+        (suite, method) for suite in ("a", "b", "all") for method in FIXED
     ]
     target = load_target(shelf.path("target"), "cpu")
     drafters = {kind: load_drafter(shelf.path(kind), target) for kind in ("dflash", "domino")}
@@ -523,8 +524,53 @@ def test_the_demo_prints_a_table_a_text_and_pictures(
     assert main(["demo", "--out", str(out), "--max-new-tokens", "4", "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
     table = [line.split() for line in printed.splitlines()]
-    assert [row[1] for row in table if row and row[0] == "all"] == list(METHODS)
+    assert [row[1] for row in table if row and row[0] == "all"] == list(FIXED)
     assert "dominotree answers: " in printed and "the picture: round " in printed
     assert {path.name for path in out.iterdir()} == {"comparison.json", "trees.png", "trees.svg"}
     rows = json.loads((out / "comparison.json").read_text())["rows"]
     assert {row["identical_to_ar"] for row in rows if row["suite"] == "all"} == {1}
+
+
+# --- profile and calibrate -------------------------------------------------------------------------------------
+
+
+def test_adaptive_methods_run_after_profile_and_calibrate_and_name_them_before(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOMINOTREE_CACHE", str(tmp_path))
+    drafters = [word for kind in ("dflash", "domino") for word in ("--drafter", shelf.path(kind))]
+    models = ["--target", shelf.path("target"), *drafters, "--device", "cpu"]
+    compared = shelf.compare("--methods", "ar,caddtree,condadaptive,caladaptive", "--max-budget", "6")
+    assert f"run dominotree profile --target {shelf.path('target')}" in one_line(capsys, compared)
+    few = ["--contexts", "8,32", "--max-budget", "8", "--repeats", "1"]
+    assert main(["profile", *models, *few]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("verify by nodes 0: ") == 2 and str(tmp_path) in printed
+    assert "run dominotree calibrate" in one_line(capsys, compared)
+    prompts = ["--prompts", shelf.path("prompts.jsonl"), "--budget", "6", "--max-new-tokens", "8"]
+    try:
+        assert main(["calibrate", *models, *prompts]) == 0
+        assert "promised " in capsys.readouterr().out
+        out = tmp_path / "out.json"
+        assert main([*compared, "--json", str(out)]) == 0
+    finally:
+        (shelf.folder / "domino" / "calibration.json").unlink()
+    rows = [row for row in json.loads(out.read_text())["rows"] if row["suite"] == "all"]
+    assert {row["method"]: row["identical_to_ar"] for row in rows} == dict.fromkeys(
+        ("ar", "caddtree", "condadaptive", "caladaptive"), 3
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--contexts", "a,b"], ["--contexts", "1"], ["--repeats", "0"], ["--max-budget", "1"]]
+)
+def test_a_profile_of_nothing_is_one_line(words: list[str], shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--target", shelf.path("target"), "--drafter", shelf.path("domino"), "--device", "cpu"]
+    assert one_line(capsys, ["profile", *named, *words])
+
+
+def test_the_prompts_a_map_is_fitted_on_are_none_of_the_demo_s() -> None:
+    ours, shown = (
+        {turn for row in prompts.load_prompts(file) for turn in row.turns} for file in (CALIBRATION, prompts.DEMO)
+    )
+    assert len(ours) >= 20 and not ours & shown

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from toy_models import (
+    ADAPTIVE,
     KINDS,
     TREES,
     byte_tokenizer,
@@ -69,7 +70,7 @@ def check_records(result: Result, prompt: Sequence[int]) -> None:
 
 
 def test_the_methods_and_their_drafters() -> None:
-    assert {name: method and method.drafter for name, method in METHODS.items()} == KINDS
+    assert {name: method and method.drafter for name, method in METHODS.items()} == KINDS | ADAPTIVE
 
 
 # --- Alignment ---------------------------------------------------------------------------------------------------

@@ -249,6 +249,7 @@ def test_the_json_has_the_documented_shape(target: Target, drafters: dict[str, D
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "budget": 6,
+        "max_budget": 256,
         "child_cap": None,
         "slots": None,
         "max_new_tokens": 9,

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import dominotree_lite as dt
+from dominotree_lite.costs import RoundCosts
+from dominotree_lite.credit import IDENTITY
 from dominotree_lite.decode import METHODS
 from dominotree_lite.drafter import Drafter
 from dominotree_lite.target import Target
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.model
 PROMPT = "Tom has 3 boxes with 12 pencils each and gives away 7 pencils. How many pencils are left?"
 NEAR_TIE = 5e-4  # logits closer than this are swapped by the rounding of another kernel
 TOKENS = 64
+COSTS = RoundCosts((1,), (0, 24), (0.01,), ((0.03, 0.06),), 0.005, 0.0, 0.0)  # about those of a small machine
 
 
 @pytest.fixture(scope="module", params=["packed", "plain"])
@@ -42,7 +45,17 @@ def test_every_method_writes_what_generate_writes(
     taus = {}
     for name, method in METHODS.items():
         drafter = drafters[method.drafter] if method else None
-        result = dt.generate(PROMPT, target, drafter, method=name, budget=24, max_new_tokens=TOKENS)
+        result = dt.generate(
+            PROMPT,
+            target,
+            drafter,
+            method=name,
+            budget=24,
+            max_budget=24,
+            costs=COSTS,
+            chances=IDENTITY,
+            max_new_tokens=TOKENS,
+        )
         at = next((i for i, (a, b) in enumerate(zip(result.token_ids, plain, strict=False)) if a != b), None)
         assert at is not None or len(result.token_ids) == len(plain)
         if at is not None:

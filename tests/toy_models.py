@@ -36,6 +36,7 @@ KINDS = {
     "greedypath": "domino",
     "dominotree": "domino",
 }
+ADAPTIVE = {"caddtree": "dflash", "condadaptive": "domino", "caladaptive": "domino"}
 TREES = ("ddtree", "marginal", "greedypath", "dominotree")
 CHAT = (
     "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}<|end|>{% endfor %}"
