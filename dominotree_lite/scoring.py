@@ -191,8 +191,9 @@ class GreedyPathScorer(_Table):
     """The correction along one path only, the greedy one, used for every other path too.
 
     The middle rung of DominoTree's conditioning ladder (arXiv 2607.08642): after L steps of the head it is as
-    cheap as the marginal tree. Takes hidden rows [L, H], base logits [L, V] and the anchor's id (as a tensor [1],
-    it is not looked at, so a graph can capture this). Raises InputError for a child cap below 0, `candidates` below 1, or hidden rows that are not one a depth.
+    cheap as the marginal tree. Takes hidden rows [L, H], base logits [L, V] and the anchor's id (as a tensor [1] it
+    is not looked at, so that a graph can capture this). Raises InputError for a child cap below 0, `candidates`
+    below 1, or hidden rows that are not one a depth.
     """
 
     def __init__(

@@ -30,6 +30,14 @@ def conditional(given: Round, cap: int, candidates: int | None) -> ScorerOf:
     return lambda draft, anchor: ConditionalScorer(given.head, draft.hidden, draft.base_logits, anchor, cap, candidates)
 
 
+def greedy_path(given: Round, cap: int, candidates: int | None) -> ScorerOf:
+    return lambda draft, anchor: GreedyPathScorer(given.head, draft.hidden, draft.base_logits, anchor, cap, candidates)
+
+
+def marginal(cap: int) -> ScorerOf:
+    return lambda draft, anchor: MarginalScorer(draft.base_logits, cap)
+
+
 def rounds(count: int, seed: int) -> list[tuple[Round, int, int, int | None]]:
     """Rounds of all sizes, each with a budget, a child cap and a number of candidates."""
     chance, made = np.random.default_rng(seed), []
@@ -94,11 +102,7 @@ def test_a_sweep_is_the_heap_on_random_rounds(device: str) -> None:
 def test_other_scorers_are_swept_as_well(device: str, kind: str) -> None:
     for given, budget, cap, candidates in rounds(40, seed=2000):
         draft = on(given, device)
-        scorer_of: ScorerOf = lambda draft, anchor: (  # noqa: E731
-            MarginalScorer(draft.base_logits, cap)
-            if kind == "marginal"
-            else GreedyPathScorer(given.head, draft.hidden, draft.base_logits, anchor, cap, candidates)
-        )
+        scorer_of = marginal(cap) if kind == "marginal" else greedy_path(given, cap, candidates)
         built = FrontierGraph.of_scorer(scorer_of, draft, budget).build(draft, given.anchor)
         assert_close(built, heap(scorer_of(draft, given.anchor), given.anchor, budget))
 
