@@ -115,9 +115,9 @@ def test_the_script_never_reads_markup() -> None:
     assert "</script" not in source and "<!--" not in source
 
 
-def test_the_shipped_trace_makes_a_page_of_twelve_rounds_below_three_megabytes(tmp_path: Path) -> None:
+def test_the_shipped_trace_makes_a_page_of_eighteen_rounds_below_three_megabytes(tmp_path: Path) -> None:
     shown = TreeTheatre.from_trace(SHIPPED)
-    assert sum(len(prompt["rounds"]) for prompt in shown.trace["prompts"]) == 12
+    assert sum(len(prompt["rounds"]) for prompt in shown.trace["prompts"]) == 18
     assert shown.trace["settings"]["budget"] == 64
     assert shown.export_html(tmp_path / "page.html").stat().st_size < 3_000_000
 
@@ -180,7 +180,7 @@ def test_a_run_shows_the_answer_round_by_round_and_then_its_trace(live: TreeThea
     press(live, do="run", prompt="Hi there", model="toy", max_new_tokens=20)
     live.wait(SECONDS)
     assert told[0]["state"] == "running" and told[-1]["state"] == "done", told[-1]
-    answer = decode("Hi there", toy_target(), toy_drafter(), Settings(budget=6, max_new_tokens=20))
+    answer = decode("Hi there", toy_target(), toy_drafter(), Settings(budget=64, max_new_tokens=20))
     texts = [each["text"] for each in told if each["text"]]
     assert texts[-1] == answer.text and all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
     assert len(texts) == len(answer.rounds)
@@ -238,3 +238,36 @@ def test_a_failure_in_the_thread_is_told(live: TreeTheatre) -> None:
     live.run("Hi there", "toy", 4)
     live.wait(SECONDS)
     assert live.status["state"] == "failed" and live.status["message"] == "no such folder"
+
+
+def test_turning_to_a_recorded_prompt_shows_its_first_round() -> None:
+    shown = TreeTheatre.from_trace(SHIPPED, budget=5)
+    prompts = [prompt["prompt"] for prompt in shown.trace["prompts"]]
+    assert len(set(prompts)) == 3
+    for number, prompt in enumerate(prompts):
+        shown.round, shown.step, shown.selected = 2, 3, {"node": 1}
+        shown.turn_to(prompt)
+        assert (shown.prompt, shown.round, shown.step, shown.selected) == (number, 0, module.WHOLE, {})
+        assert shown.budget == 5
+
+
+def test_turning_to_another_prompt_answers_it(live: TreeTheatre) -> None:
+    live.turn_to("Hi there", 20)
+    assert [prompt["prompt"] for prompt in live.trace["prompts"]] == ["Hi there"]
+    assert live.trace["settings"]["budget"] == 64 and live.budget == 6
+    answer = decode("Hi there", toy_target(), toy_drafter(), Settings(budget=64, max_new_tokens=20))
+    assert [one["emitted"] for one in live.trace["prompts"][0]["rounds"]] == [one.tokens for one in answer.rounds]
+
+
+def test_turning_to_a_prompt_that_nothing_can_answer_says_so(live: TreeTheatre) -> None:
+    with pytest.raises(InputError, match="no rounds of the prompt 'other' are recorded, and there is no model"):
+        staged(4, 1).turn_to("other")
+
+    def broken() -> tuple[Target, Drafter]:
+        raise InputError("no such folder")
+
+    live._loads["toy"] = broken
+    before = live.trace
+    with pytest.raises(InputError, match="no such folder"):
+        live.turn_to("other")
+    assert live.trace == before

@@ -88,11 +88,13 @@ class TreeTheatre(anywidget.AnyWidget):
         self.on_msg(self._told)
 
     @classmethod
-    def from_trace(cls, path: str | Path, budget: int | None = None) -> TreeTheatre:
+    def from_trace(
+        cls, path: str | Path, models: Mapping[str, Load] | None = None, budget: int | None = None
+    ) -> TreeTheatre:
         """A view of the trace in a file. Raises InputError, in one line with the file's name, for a bad one."""
         trace = Trace.load(path)
         try:
-            return cls(trace, budget=budget)
+            return cls(trace, models, budget)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -112,6 +114,22 @@ class TreeTheatre(anywidget.AnyWidget):
             self.budget = trace.settings.budget if self._budget is None else self._budget
             self.candidates = trace.settings.candidates
             self.trace = trace.to_json()
+
+    def turn_to(self, prompt: str, max_new_tokens: int = LIVE_TOKENS) -> None:
+        """Show the rounds of this prompt: the trace's where it has some, else those of an answer given now.
+
+        The first model answers, and this waits for it. Raises InputError where there is none, or where it can't.
+        """
+        recorded = [one.prompt for one in self._shown.prompts] if self.trace else []
+        if prompt in recorded:
+            self.prompt, self.round, self.step, self.selected = recorded.index(prompt), 0, WHOLE, {}
+            return
+        if not self.models:
+            raise InputError(f"no rounds of the prompt {prompt!r} are recorded, and there is no model to answer it")
+        self.run(prompt, self.models[0], max_new_tokens)
+        self.wait()
+        if self.status["state"] != "done":
+            raise InputError(self.status["message"])
 
     # --- without a kernel ---
 
@@ -214,7 +232,7 @@ class TreeTheatre(anywidget.AnyWidget):
             if model not in self._loaded:
                 self._loaded[model] = self._loads[model]()
             target, drafter = self._loaded[model]
-            settings = Settings(budget=self._budget or LIVE_BUDGET, max_new_tokens=max_new_tokens)
+            settings = Settings(budget=max(LIVE_BUDGET, self._budget or 0), max_new_tokens=max_new_tokens)
 
             def on_round(tokens: list[int]) -> None:
                 self._tell("running", f"{len(tokens)} tokens", target.decode(tokens), len(tokens), max_new_tokens)
