@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .budget import Chances, Choice, Costs, DepthRule, Rule
 from .build import chain, frontier
@@ -67,24 +68,25 @@ class Settings:
 
 # --- Scores --------------------------------------------------------------------------------------------------
 
-MakeScorer = Callable[[Drafter, Draft, int, Settings], Scorer]
+Anchor = int | Tensor  # a tensor [1] where a captured graph reads it anew each round
+MakeScorer = Callable[[Drafter, Draft, Anchor, Settings], Scorer]
 
 
-def _marginal_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+def _marginal_chain(drafter: Drafter, draft: Draft, anchor: Anchor, settings: Settings) -> Scorer:
     return MarginalScorer(draft.base_logits, child_cap=1)
 
 
-def _marginal(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+def _marginal(drafter: Drafter, draft: Draft, anchor: Anchor, settings: Settings) -> Scorer:
     return MarginalScorer(draft.base_logits, child_cap=settings.child_cap or settings.budget)
 
 
-def _corrected_chain(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+def _corrected_chain(drafter: Drafter, draft: Draft, anchor: Anchor, settings: Settings) -> Scorer:
     assert drafter.head is not None
     return ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, child_cap=1)
 
 
 def _corrected(scorer: type[GreedyPathScorer] | type[ConditionalScorer]) -> MakeScorer:
-    def make(drafter: Drafter, draft: Draft, anchor: int, settings: Settings) -> Scorer:
+    def make(drafter: Drafter, draft: Draft, anchor: Anchor, settings: Settings) -> Scorer:
         assert drafter.head is not None
         most, candidates = settings.most_children, settings.candidates
         return scorer(drafter.head, draft.hidden, draft.base_logits, anchor, most, candidates)

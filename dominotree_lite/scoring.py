@@ -143,9 +143,9 @@ class _Correction:
         else:
             self.rows = head.output_weight[candidates.ids].to(candidates.logits.dtype)  # [L, M, r]
 
-    def root(self, anchor: int) -> Tensor:
+    def root(self, anchor: int | Tensor) -> Tensor:
         start = self.head.initial()
-        return self.head.advance(start, torch.tensor([anchor], device=start.device))  # [1, G]
+        return self.head.advance(start, torch.as_tensor(anchor, device=start.device).reshape(1))  # [1, G]
 
     def logits(self, depth: int, states: Tensor) -> Tensor:
         """[W, M]: the corrected logits of the candidates at `depth` after paths in these states."""
@@ -191,8 +191,9 @@ class GreedyPathScorer(_Table):
     """The correction along one path only, the greedy one, used for every other path too.
 
     The middle rung of DominoTree's conditioning ladder (arXiv 2607.08642): after L steps of the head it is as
-    cheap as the marginal tree. Takes hidden rows [L, H], base logits [L, V] and the anchor's id. Raises
-    InputError for a child cap below 0, `candidates` below 1, or hidden rows that are not one a depth.
+    cheap as the marginal tree. Takes hidden rows [L, H], base logits [L, V] and the anchor's id (as a tensor [1] it
+    is not looked at, so that a graph can capture this). Raises InputError for a child cap below 0, `candidates`
+    below 1, or hidden rows that are not one a depth.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class GreedyPathScorer(_Table):
         head: CorrectionHead,
         hidden: Tensor,
         base_logits: Tensor,
-        anchor: int,
+        anchor: int | Tensor,
         child_cap: int,
         candidates: int | None = None,
     ) -> None:
@@ -227,7 +228,7 @@ class ConditionalScorer:
         head: CorrectionHead,
         hidden: Tensor,
         base_logits: Tensor,
-        anchor: int,
+        anchor: int | Tensor,
         child_cap: int,
         candidates: int | None = None,
     ) -> None:
