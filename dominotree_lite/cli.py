@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_target, load_target_of
+from .benching import add_bench
 from .errors import InputError
 from .train.commands import add_train
 from .tuning import add_tuning
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_compare(commands)
+    add_bench(commands, _drafters)
     _add_trace(commands)
     _add_view(commands)
     _add_fetch(commands)

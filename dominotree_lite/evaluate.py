@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -193,10 +194,17 @@ def drafter_of(method: str, drafters: Drafters) -> Drafter | None:
 def decode_prompt(prompt: PromptRow, target: Target, drafters: Drafters, settings: Settings) -> Result:
     """All turns of a prompt with draws of its own. Raises InputError, naming the prompt, if they don't fit."""
     own = replace(settings, seed=seed_of(prompt, settings.seed))
-    try:
+    with naming(prompt, settings.method):
         return decode(prompt.turns, target, drafter_of(settings.method, drafters), own)
+
+
+@contextmanager
+def naming(prompt: PromptRow, method: str) -> Iterator[None]:
+    """An InputError from within says which prompt and method it came from."""
+    try:
+        yield
     except InputError as error:
-        raise InputError(f"prompt {prompt.id}, method {settings.method}: {error}") from error
+        raise InputError(f"prompt {prompt.id}, method {method}: {error}") from error
 
 
 def seed_of(prompt: PromptRow, seed: int) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import InputError
 
-DEMO = Path(__file__).resolve().parent.parent / "data" / "prompts" / "demo.jsonl"
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "prompts"
+DEMO = FOLDER / "demo.jsonl"
+LIKE = "-like"  # ends the name of a shipped suite: prompts of our own in the manner of a benchmark
 ALL = "all"  # the name of the pooled row in a comparison
 
 
@@ -41,6 +43,14 @@ def load_prompts(*paths: str | Path, limit_per_suite: int | None = None, skip: i
     nothing is left.
     """
     return select(read_prompts(*paths), limit_per_suite, skip)
+
+
+def suite_files(names: Sequence[str] | None = None) -> list[Path]:
+    """Files of the shipped suites in the manner of benchmarks, all if None. Raises InputError for an unknown name."""
+    there = {path.stem: path for path in sorted(FOLDER.glob(f"*{LIKE}.jsonl"))}
+    if strange := [name for name in names or () if name not in there]:
+        raise InputError(f"no shipped suite {strange[0]!r}; there are {', '.join(there)}")
+    return list(there.values()) if names is None else [there[name] for name in names]
 
 
 def read_prompts(*paths: str | Path) -> list[PromptRow]:

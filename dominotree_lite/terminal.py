@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -51,6 +52,23 @@ def progress_over(total: int) -> Iterator[Progress]:
             bar.update()
             if not live:
                 print(f"{done}/{total} {prompt.id}", file=sys.stderr, flush=True)
+
+        yield step
+
+
+@contextmanager
+def progress_over_cells(total: int) -> Iterator[Callable[[PromptRow, object], None]]:
+    """As `progress_over`, called after each cell of each prompt; a line says how much time is left."""
+    live, began, done = is_live(sys.stderr), time.monotonic(), 0
+    with tqdm(total=total, unit="cell", disable=not live, dynamic_ncols=True) as bar:
+
+        def step(prompt: PromptRow, cell: object) -> None:
+            nonlocal done
+            done += 1
+            bar.update()
+            if not live:
+                left = tqdm.format_interval((time.monotonic() - began) / done * (total - done))
+                print(f"{done}/{total} {prompt.id} {cell}, {left} left", file=sys.stderr, flush=True)
 
         yield step
 
