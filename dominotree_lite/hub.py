@@ -87,6 +87,9 @@ def _rows(name: str, folder: Path | None) -> Iterable[Row]:
         import datasets
     except ModuleNotFoundError as error:
         raise InputError(f"benchmarks of the hub need {error.name}: pip install datasets") from error
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # each of its retries would be a line
     one = BENCHMARKS[name]
     source, config = (str(folder / name), None) if folder else (one.path, one.config)
     datasets.disable_progress_bars()
