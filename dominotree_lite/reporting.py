@@ -82,7 +82,8 @@ def _figures(chosen: Chosen) -> dict[str, bytes]:
 
 
 def _page(study: Study, folder: str, files: dict[str, bytes]) -> str:
-    counts = f"{len(study.prompts)} prompts of {len(study.suites)} suites; 95 % bootstrap intervals over conversations."
+    counts = f"{len(study.prompts)} prompts of {len(study.suites)} suites. Intervals are bootstrap, 95 %, over"
+    counts += " conversations; that of a single one has no width."
     parts = [f"## {study.conditions}", counts]
     parts += [content.decode() for name, content in files.items() if name.endswith(".md")]
     parts += [f"![{_said(name)}]({folder}{name})" for name in files if name.endswith(".svg")]
