@@ -12,13 +12,13 @@ from .errors import InputError
 from .intervals import Interval
 from .records import at_least
 from .study import (
-    BASELINE,
     STAGES,
     Cell,
     Prompt,
     Study,
     accepted,
     choose,
+    drafts,
     halves,
     mean_times_faster,
     reached,
@@ -133,7 +133,8 @@ def paired_table(chosen: Chosen, against: str | None = None) -> Table:
 
 
 def _preferred(study: Study) -> str:
-    return PREFERRED if PREFERRED in study.variants else study.variants[-1]
+    own = [cell.variant for cell in study.cells if cell.method == PREFERRED]
+    return next((name for name in study.variants if name in own), study.variants[-1])
 
 
 def inflation_table(chosen: Chosen) -> Table:
@@ -195,7 +196,8 @@ def acceptance(study: Study, cell: Cell, prompts: Collection[Prompt]) -> list[fl
 
 def rejection_table(chosen: Chosen) -> Table:
     """The share of rounds that ended at each depth: by the first rejection, or where nothing more was drafted."""
-    numbers = {cell: accepted(chosen.study, cell, chosen.test) for cell in chosen.cells if cell.variant != BASELINE}
+    study, test = chosen.study, chosen.test
+    numbers = {cell: accepted(study, cell, test) for cell in chosen.cells if drafts(study, cell, test)}
     most = max(map(len, numbers.values()), default=0)
     rows: list[list[TableCell]] = []
     for cell, counts in numbers.items():

@@ -7,6 +7,7 @@ records only; it measures, lays out and draws nothing.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,11 @@ class Cell:
     budget: int | None
     temperature: float
 
+    @property
+    def method(self) -> str:
+        """Without what tells its variants apart."""
+        return self.variant.partition(" ")[0]
+
 
 @dataclass(frozen=True, order=True)
 class Prompt:
@@ -105,9 +111,10 @@ class Study:
 
     @property
     def variants(self) -> list[str]:
-        """`ar` first, then in the records' order."""
-        names = dict.fromkeys(cell.variant for cell in self.cells)
-        return sorted(names, key=lambda name: name != BASELINE)
+        """`ar` first, then methods in the records' order, the variants of each side by side, small numbers first."""
+        methods = list(dict.fromkeys(cell.method for cell in self.cells))
+        names = {cell.variant: methods.index(cell.method) for cell in self.cells}
+        return sorted(names, key=lambda name: (name != BASELINE, names[name], _numbers_apart(name)))
 
     def of(self, variant: str, temperature: float) -> list[Cell]:
         """Its cells, from the smallest budget to the largest."""
@@ -121,6 +128,11 @@ class Study:
     def shared(self, cells: Sequence[Cell], prompts: Collection[Prompt]) -> list[Prompt]:
         """Those of these prompts on which all these cells were measured."""
         return [prompt for prompt in prompts if all(prompt in self.cells[cell] for cell in cells)]
+
+
+def _numbers_apart(name: str) -> list[str | int]:
+    """Text and numbers in turn, so that M=64 comes before M=512."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 # --- From records to studies ---------------------------------------------------------------------------------
@@ -229,6 +241,11 @@ def accepted(study: Study, cell: Cell, prompts: Collection[Prompt]) -> list[int]
 def reached(study: Study, cell: Cell, prompts: Collection[Prompt]) -> list[int]:
     """[d] rounds whose deepest drafted node lay at depth d."""
     return _added(one.reached for one in _records(study, cell, prompts))
+
+
+def drafts(study: Study, cell: Cell, prompts: Collection[Prompt]) -> bool:
+    """Whether any round drafted a node: plain decoding, whoever's, has no depths to show."""
+    return len(reached(study, cell, prompts)) > 1
 
 
 def _records(study: Study, cell: Cell, prompts: Collection[Prompt]) -> list[BenchRecord]:

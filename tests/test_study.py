@@ -10,7 +10,15 @@ from made_records import RUN, evaluation, made
 from dominotree_lite.errors import InputError
 from dominotree_lite.intervals import Interval, pooled_ratio, pooled_tau, tau_difference
 from dominotree_lite.records import BenchRecord, Machine, RecordSet
-from dominotree_lite.report import Chosen, acceptance, inflation_table, paired_table, tables
+from dominotree_lite.report import (
+    Chosen,
+    acceptance,
+    acceptance_table,
+    inflation_table,
+    paired_table,
+    rejection_table,
+    tables,
+)
 from dominotree_lite.study import (
     Cell,
     Prompt,
@@ -24,6 +32,7 @@ from dominotree_lite.study import (
     tau_above,
     times_faster,
 )
+from dominotree_lite.viz.bench import pictures
 
 TREE, AR = Cell("dominotree", 16, 0.0), Cell("ar", None, 0.0)
 
@@ -170,6 +179,27 @@ def test_variants_are_named_by_what_tells_them_apart() -> None:
         RecordSet({"r1": RUN}, [tree, replace(tree, candidates="full"), made("marginal", "code", "a", 4)])
     )
     assert study.variants == ["dominotree M=512", "dominotree M=full", "marginal"]
+
+
+def test_variants_stand_side_by_side_whatever_the_order_of_records() -> None:
+    """`ar` first, small numbers before large ones; others are held against the first of the preferred method."""
+    trees = [replace(made("dominotree", "code", name, 4), candidates=m) for m in ("full", 512, 64) for name in "abcd"]
+    rest = [made(method, "code", name) for method in ("domino", "ar") for name in "abcd"]
+    (study,) = studies(RecordSet({"r1": RUN}, trees[:6] + rest + trees[6:]))
+    assert study.variants == ["ar", "dominotree M=64", "dominotree M=512", "dominotree M=full", "domino"]
+    table = paired_table(Chosen.on_half(study))
+    assert "dominotree M=64" in table.caption and "dominotree M=64" not in {row[1] for row in table.rows}
+
+
+def test_what_drafts_nothing_has_no_depths() -> None:
+    """A peer's plain decoding is no `ar`, and rejects nothing either."""
+    peer = [replace(made("ar", "code", name), method="hf-generate") for name in "abcd"]
+    (study,) = studies(RecordSet({"r1": RUN}, [*peer, *(made("domino", "code", name) for name in "abcd")]))
+    chosen = Chosen.on_half(study)
+    assert [row[1] for row in rejection_table(chosen).rows] == ["domino"]
+    assert [row[1] for row in acceptance_table(chosen).rows] == ["domino"]
+    (panel,) = pictures(chosen)["acceptance-T0"].axes
+    assert [line.get_label() for line in panel.get_lines()] == ["domino"]
 
 
 def test_what_cannot_be_reported_is_told() -> None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..errors import InputError
 from ..intervals import Interval
 from ..report import Chosen, acceptance
-from ..study import BASELINE, Cell, Study, accepted, stage_milliseconds, tau, times_faster
+from ..study import Cell, Study, accepted, drafts, stage_milliseconds, tau, times_faster
 from . import style
 from .curves import LOOKS, Line, Panel, curves
 from .results import stage_bars
@@ -33,7 +33,7 @@ def pictures(chosen: Chosen) -> dict[str, Figure]:
             made["speedup" + end] = by_suite(chosen, cells, "times ar's tokens/s", faster)
         stages = {label(cell): stage_milliseconds(chosen.study, cell, chosen.test) for cell in cells}
         made["stages" + end] = stage_bars(stages)
-        drafting = [cell for cell in cells if cell.variant != BASELINE]
+        drafting = [cell for cell in cells if drafts(chosen.study, cell, chosen.test)]
         if drafting:
             made["acceptance" + end] = depths(chosen, drafting)
             counts = {label(cell): accepted(chosen.study, cell, chosen.test) for cell in drafting}
