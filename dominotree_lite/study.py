@@ -258,6 +258,8 @@ def _added(histograms: Iterable[Sequence[int]]) -> list[int]:
         total += [0] * (len(counts) - len(total))
         for n, count in enumerate(counts):
             total[n] += count
+    while total and not total[-1]:  # a depth that no round has is none
+        total.pop()
     return total
 
 

@@ -143,6 +143,14 @@ def test_acceptance_by_depth_counts_rounds(study: Study) -> None:
     assert acceptance(study, cell, half) == pytest.approx([np.mean(np.array(kept) >= d) for d in range(1, 5)])
 
 
+def test_depths_that_no_round_has_are_passed_over() -> None:
+    records = [made("domino", "code", name) for name in "abcd"]
+    padded = [replace(r, accepted=[*r.accepted, 0], reached=[*r.reached, 0, 0]) for r in records]
+    (bare,), (longer,) = (studies(RecordSet({"r1": RUN}, own)) for own in (records, padded))
+    assert acceptance_table(Chosen.on_half(longer)).rows == acceptance_table(Chosen.on_half(bare)).rows
+    assert rejection_table(Chosen.on_half(longer)).rows == rejection_table(Chosen.on_half(bare)).rows
+
+
 def test_pairs_leave_out_the_one_they_are_held_against(study: Study) -> None:
     table = paired_table(Chosen.on_half(study))
     assert {row[1] for row in table.rows} == {"ar", "domino", "marginal"}
