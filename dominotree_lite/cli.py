@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_target, load_target_of
 from .benching import add_bench
 from .errors import InputError
+from .reporting import add_report
 from .train.commands import add_train
 from .tuning import add_tuning
 
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_view(commands)
     _add_fetch(commands)
+    add_report(commands)
     add_tuning(commands, _drafters, _candidates)
     add_train(commands)
     return parser

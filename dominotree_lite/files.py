@@ -44,6 +44,11 @@ def write_text(path: Path, text: str) -> None:
     write_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes as they are."""
+    write_file(path, lambda part: part.write_bytes(content))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write indented JSON. Raises ValueError for a number that JSON has no name for."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

@@ -175,29 +175,43 @@ def test_it_stops_at_the_length_and_behind_the_end(most: int, target: Target, dr
     assert speculative._until_the_end([5, 1, 7], target) == [5, 1]
 
 
-@pytest.mark.parametrize("judge", [judge_by_ratio, judge_by_match])
-def test_the_loops_law_is_the_targets_over_several_rounds(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draw of drafter and target enumerated: three tokens of a model of four, against plain logits."""
+def chain_drawn(drafter: Drafter, draft: Draft, anchor: int, generator: torch.Generator) -> Drafted:
+    scorer = ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, 4)
+    return drawn_chain(scorer, anchor, 4, speculative.dice(generator))
+
+
+def tree_drawn(drafter: Drafter, draft: Draft, anchor: int, generator: torch.Generator) -> Drafted:
+    scorer = ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, 4)
+    return Drafted(frontier(DrawnScorer(scorer, 2, generator), anchor, 4))
+
+
+@pytest.mark.parametrize(
+    ("grow", "judge"),
+    [(chain_drawn, judge_by_ratio), (chain_drawn, judge_by_match), (tree_drawn, judge_by_match)],
+    ids=["chain by ratio", "chain by match", "tree by match"],
+)
+def test_the_loops_law_is_the_targets_over_several_rounds(
+    grow: Any, judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tokens of a model of four, against plain logits: every draw of the target and of a chain enumerated.
+
+    A tree's own draws are those of the seed: the law must be the target's for each of them.
+    """
     tiny = target_of(tiny_model("llama", 4, dtype=torch.float64, seed=3))
     monkeypatch.setattr(tiny, "encode", lambda messages: [3, 0], raising=False)
     monkeypatch.setattr(tiny, "decode", lambda tokens: "", raising=False)
     drafter, sampling = random_drafter(tiny, "domino", block=3, mask=1), Sampling(temperature=0.8)
-    settings = Settings(sampling=sampling, max_new_tokens=3)
-
-    def program(choose: Choose) -> tuple[int, ...]:
-        monkeypatch.setattr(speculative, "dice", lambda generator: choose)
-        grow = lambda draft, anchor, generator: _chain_by(drafter, draft, anchor, choose)  # noqa: E731
-        return tuple(decode_drawn(["x"], tiny, drafter, settings, grow, judge).token_ids)
-
     wanted = {text: _plain(tiny, [3, 0], text) for text in product(range(4), repeat=3)}
-    found = law(program)
-    assert found.keys() <= wanted.keys()
-    assert max(abs(found.get(text, 0.0) - p) for text, p in wanted.items()) < 1e-9
+    for seed in range(3 if grow is tree_drawn else 1):
+        settings = Settings(sampling=sampling, max_new_tokens=3, seed=seed)
 
+        def program(choose: Choose, settings: Settings = settings) -> tuple[int, ...]:
+            monkeypatch.setattr(speculative, "dice", lambda generator: choose)
+            return tuple(decode_drawn(["x"], tiny, drafter, settings, partial(grow, drafter), judge).token_ids)
 
-def _chain_by(drafter: Drafter, draft: Draft, anchor: int, choose: Choose) -> Drafted:
-    scorer = ConditionalScorer(drafter.head, draft.hidden, draft.base_logits, anchor, 4)
-    return drawn_chain(scorer, anchor, 4, choose)
+        found = law(program)
+        assert found.keys() <= wanted.keys()
+        assert max(abs(found.get(text, 0.0) - p) for text, p in wanted.items()) < 1e-9
 
 
 def _plain(target: Target, prompt: Sequence[int], text: Sequence[int]) -> float:

@@ -25,6 +25,17 @@ def test_each_line_is_drawn_where_it_was_measured() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
+@pytest.mark.parametrize("long", [0, 30])
+def test_no_label_of_the_legend_is_cut_off(long: int) -> None:
+    """Short labels stand side by side, long ones below each other where the picture is narrow."""
+    figure = curves([Panel("", "", "", [Line(name * (long + 1), [0, 1], [0, 1]) for name in "abcde"])])
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    extent = legend.get_window_extent()
+    assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width
+    assert len({round(text.get_window_extent().x0) for text in legend.get_texts()}) == (1 if long else 2)
+
+
 def test_bars_reach_from_low_to_high_in_the_colour_of_their_line() -> None:
     barred = Line("a", [0.1, 0.6], [0.2, 0.5], low=[0.1, 0.4], high=[0.3, 0.9])
     (axes,) = curves([Panel("", "", "", [barred, Line("b", [0.0, 1.0], [0.0, 1.0])])]).axes

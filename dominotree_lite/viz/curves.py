@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import InputError
@@ -63,9 +64,17 @@ def curves(panels: Sequence[Panel]) -> Figure:
             _draw(axes, panel, labels)
         shown = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
         handles = [shown[label] for label in labels]
-        columns = min(2 * len(panels), len(labels))  # as many as fit
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+        _legend(figure, handles, min(2 * len(panels), len(labels)))
     return figure
+
+
+def _legend(figure: Figure, handles: Sequence[Line2D], most: int) -> None:
+    """Below all panels, in as many columns as the picture is wide enough for, up to `most`."""
+    for columns in range(most, 0, -1):
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:

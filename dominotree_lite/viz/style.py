@@ -145,7 +145,7 @@ def save(fig: Figure, path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in (".svg", ".png"):
         raise InputError(f"{path}: a picture's name ends in .svg or .png")
-    content = _svg(fig) if path.suffix == ".svg" else _png(fig)
+    content = svg(fig) if path.suffix == ".svg" else _png(fig)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -153,7 +153,8 @@ def save(fig: Figure, path: str | Path) -> None:
         raise InputError(f"{path}: can't be written ({error.strerror}); choose another file") from error
 
 
-def _svg(fig: Figure) -> bytes:
+def svg(fig: Figure) -> bytes:
+    """The picture as SVG: the same bytes in any process."""
     buffer = io.BytesIO()
     with context():
         fig.savefig(buffer, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
