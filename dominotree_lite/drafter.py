@@ -266,10 +266,25 @@ class Drafter:
         if len(features):
             positions = torch.arange(len(cache), start, device=device)[None]
             cache.append(self.model.context(features[None], positions))
-        ids = torch.full((1, self.config.block_size), self.config.mask_token_id, device=device)
-        ids[0, 0] = anchor
-        positions = torch.arange(start, start + self.config.block_size, device=device)[None]
-        rows = self.model(self._embedding(ids), positions, cache.layers)[0]  # [block, H]
+        return self.draft_block(torch.tensor([anchor], device=device), start, cache.layers, None, slots)
+
+    def draft_block(
+        self,
+        anchor: Tensor,
+        start: int | Tensor,
+        context: list[KeyValue],
+        mask: Tensor | None = None,
+        slots: int | None = None,
+    ) -> Draft:
+        """One block after `anchor` [1], which stands at position `start`, over the keys and values of a context.
+
+        Nothing is looked at, so a graph can capture this. `mask` [1, 1, 1, S + block], bool: what is seen (all).
+        """
+        size = self.config.block_size
+        ids = torch.full((1, size), self.config.mask_token_id, device=anchor.device)
+        ids[:, 0] = anchor
+        positions = torch.arange(size, device=anchor.device)[None] + start
+        rows = self.model(self._embedding(ids), positions, context, mask)[0]  # [block, H]
         first = 0 if self.config.shift_label else 1
         hidden = rows[first:][:slots]
         return Draft(hidden=hidden, base_logits=self._output(hidden))

@@ -84,8 +84,9 @@ class Swept:
     def visible(self) -> Tensor:
         """[B+1, B+1] bool: every node sees itself and the nodes above it."""
         size = len(self.tokens)
-        parents = torch.nn.functional.one_hot(self.parents, size).float()
-        seen = (parents + torch.eye(size, device=parents.device)).clamp_(max=1)  # up to one step upwards
+        nodes = torch.arange(size, device=self.parents.device)
+        upwards = (self.parents[:, None] == nodes) | (nodes[:, None] == nodes)  # one step or none
+        seen = upwards.float()
         steps = 1
         while steps < min(size - 1, self.horizon):
             seen, steps = (seen @ seen).clamp_(max=1), 2 * steps
