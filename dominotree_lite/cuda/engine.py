@@ -76,7 +76,9 @@ class GraphRequest(Request):
         count, bonus, _root, *path = outcome[4 * rows :].tolist()
         nodes = path[:count]
         emitted = self._emit([*(int(tree.tokens[node]) for node in nodes), bonus])
-        return Round(start, tree, nodes, bonus, emitted, StageSeconds(*marks.seconds()))
+        spent = marks.seconds()
+        spent["verify"] += spent.pop("walk")
+        return Round(start, tree, nodes, bonus, emitted, StageSeconds(**spent))
 
     def _fresh_seed(self) -> int:
         """Of this turn's draws: another one each turn, decided by the settings' seed."""

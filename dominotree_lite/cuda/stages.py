@@ -26,7 +26,7 @@ from .sweep import Chosen, Lanes, ScorerLanes, Swept, sweep
 
 Stage = Callable[[], None]
 LanesOf = Callable[[Scorer], Lanes]
-TIMED = ("draft", "build", "verify", "commit")  # verify with the walk
+TIMED = ("draft", "build", "verify", "walk", "commit")
 
 
 class Bounded:
@@ -102,7 +102,7 @@ class Stages:
         seen = self.bucket(context.length)
         while seen <= self.bucket(longest):
             self._record(seen)
-            seen *= 2
+            seen = bucket(seen + 1)
         self.store.fill(layers)
         if self.drafter:
             self.draft_store.fill(drafted)
@@ -126,6 +126,7 @@ class Stages:
         self.stages["build", 0]()
         marks.add()
         self.stages["verify", seen]()
+        marks.add()
         self.stages["walk", 0]()
         marks.add()
         self.stages["commit", 0]()
@@ -254,13 +255,13 @@ class Marks:
         self.events.append(torch.cuda.Event(enable_timing=True))
         self.events[-1].record(torch.cuda.current_stream(self.device))
 
-    def seconds(self) -> list[float]:
-        """Of each stage, once the round was waited for."""
+    def seconds(self) -> dict[str, float]:
+        """Of each of `TIMED`, once the round was waited for."""
         if self.device.type == "cuda":
             borders = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         else:
             borders = self.times
-        return [after - before for before, after in zip(borders, borders[1:], strict=False)]
+        return {stage: after - before for stage, before, after in zip(TIMED, borders, borders[1:], strict=False)}
 
 
 def scorer_lanes(settings: Settings) -> LanesOf:

@@ -17,8 +17,9 @@ SMALLEST = 256
 
 
 def bucket(tokens: int) -> int:
-    """The least number of places offered for so many tokens: a power of two, so that few graphs serve all lengths."""
-    return max(SMALLEST, 1 << (tokens - 1).bit_length())
+    """The least number of places offered for so many tokens: in steps of a 16th, so that few graphs serve all."""
+    step = max(SMALLEST, (1 << (tokens - 1).bit_length()) // 16)
+    return -(-tokens // step) * step
 
 
 class Store(Cache):

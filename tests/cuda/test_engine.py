@@ -239,8 +239,10 @@ def test_rows_move_as_if_all_at_once(device: str) -> None:
     assert keys.equal(one[:, :, [0, 1, 2, 3, 5, 4, 6]]) and values.equal(-keys)
 
 
-def test_buckets_are_powers_of_two_that_hold_what_they_must() -> None:
-    assert [bucket(n) for n in (1, 256, 257, 512, 513, 4096)] == [256, 256, 512, 512, 1024, 4096]
+def test_buckets_hold_what_they_must_and_little_more() -> None:
+    assert [bucket(n) for n in (1, 256, 257, 1089, 4096, 4161)] == [256, 256, 512, 1280, 4096, 4608]
+    buckets = [bucket(n) for n in range(1, 9000)]
+    assert buckets == sorted(buckets) and all(n <= b < n + n // 8 + 256 for n, b in enumerate(buckets, start=1))
 
 
 # --- The seam ----------------------------------------------------------------------------------------------------
