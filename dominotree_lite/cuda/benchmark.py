@@ -35,8 +35,9 @@ from ..target import Context
 from ..tree import DraftTree
 from .builders import FrontierGraph, HeapGraph
 from .graphs import wait
+from .lanes import fused_lanes, lanes_for
 from .shapes import SIZES, Pair, load_pair
-from .stages import Stages, scorer_lanes
+from .stages import Stages
 
 MODELS = ("smollm2", "qwen3-4b", "qwen3-8b")
 Row = dict[str, Any]
@@ -87,7 +88,7 @@ def steps(pair: Pair, grid: Grid) -> Iterator[Row]:
         prompt = prompt_of(pair, length)
         features = pair.target.prefill(context, prompt).features
         row["eager"] = eager_step(pair, context, length, grid.repeats)
-        stages = Stages(pair.target, None, Settings("ar"), scorer_lanes(Settings("ar")))
+        stages = Stages(pair.target, None, Settings("ar"), None)
         stages.prepare(context, features, length + 8)
         row |= {f"captured_{name}": value for name, value in round_times(stages, length, grid.repeats).items()}
         yield row
@@ -101,7 +102,7 @@ def rounds(pair: Pair, grid: Grid) -> Iterator[Row]:
         for budget in grid.budgets:
             for candidates in grid.candidates:
                 settings = Settings(budget=budget, candidates=candidates)
-                stages = Stages(pair.target, pair.drafter, settings, scorer_lanes(settings))
+                stages = Stages(pair.target, pair.drafter, settings, lanes_for(pair.drafter, settings))
                 stages.prepare(context, features, length + 2 * pair.drafter.horizon)
                 row: Row = {"engine": "graph", "context": length, "budget": budget, "candidates": candidates}
                 yield row | round_times(stages, length, grid.repeats)
@@ -209,6 +210,8 @@ def builders_of(
         "heap-graph": lambda: HeapGraph(scorer_of, draft, budget),
         "frontier-graph": lambda: FrontierGraph.of_scorer(scorer_of, draft, budget),
     }
+    if device.type == "cuda":
+        makers["frontier-triton"] = lambda: FrontierGraph(fused_lanes(head, candidates), draft, budget)
     for name, make in makers.items():
         try:
             graph = make()

@@ -20,7 +20,9 @@ from ..decode import Request, Round, StageSeconds
 from ..drafter import Drafter
 from ..methods import METHODS, Settings
 from ..target import Target
-from .stages import Marks, Stages, scorer_lanes, usable
+from .builders import LanesOf
+from .lanes import lanes_for, plain_lanes, served_by_kernels
+from .stages import Marks, Stages, usable
 from .sweep import tree_of
 
 logger = logging.getLogger(__name__)
@@ -37,16 +39,18 @@ class GraphRequest(Request):
         return logits
 
     def _prepare(self, stages: Stages, longest: int) -> None:
-        try:
-            if not stages.refused:
+        """Record what is needed; without kernels where these fail, and not at all where that fails."""
+        for lanes_of in (None, *_plainer(stages)):
+            if lanes_of:
+                stages.use(lanes_of)
+            try:
                 stages.prepare(self.context, self.features, longest)
-        except RuntimeError as error:
-            if self.target.device.type != "cuda":
-                raise
-            _explain(self.settings, str(error).partition("\n")[0])
-            stages.refused = True
-        if stages.refused:
-            self.stages = None
+                return
+            except Exception as error:  # a driver, a compiler and a graph each raise their own
+                if self.target.device.type != "cuda":
+                    raise
+                _explain(self.settings, f"{type(error).__name__} {error}".partition("\n")[0])
+        self.stages = None
 
     def _rounds(self, limit: int) -> Iterator[Round]:
         if self.stages is None:
@@ -92,7 +96,14 @@ def stages_of(target: Target, drafter: Drafter | None, settings: Settings) -> St
     if not usable(METHODS[settings.method]):
         _explain(settings, "the size of its trees depends on their scores")
         return None
-    return Stages(target, drafter, settings, scorer_lanes(settings))
+    return Stages(target, drafter, settings, lanes_for(drafter, settings) if drafter else None)
+
+
+def _plainer(stages: Stages) -> list[LanesOf]:
+    """What to build on if kernels fail."""
+    if stages.drafter is None or not served_by_kernels(stages.drafter, stages.settings):
+        return []
+    return [plain_lanes(stages.drafter, stages.settings)]
 
 
 def _what_matters(settings: Settings) -> Settings:
@@ -101,4 +112,4 @@ def _what_matters(settings: Settings) -> Settings:
 
 
 def _explain(settings: Settings, why: str) -> None:
-    logger.warning("%s can't be captured, decoding it eagerly: %s", settings.method, why)
+    logger.warning("%s can't be captured as it is, it is decoded another way: %s", settings.method, why)

@@ -108,7 +108,7 @@ class FusedLanes:
             LANES=block, WIDTH=max(16, triton.next_power_of_2(self.width)), STEP=_step(self.rank),
         )  # fmt: skip
         every = 0x7FFFFFFF - torch.arange(lanes, device=scores.device)  # a lane is its own pair, as keys write it
-        return self._chosen(depth, scores, log_probs, best_keys(keys, count), every, 1, self.width, count)
+        return self._chosen(depth, scores, log_probs, best_keys(keys, count), every, 1, self.width)
 
     def _many(self, depth: int, scores: Tensor, projected: Tensor, count: int) -> Chosen:
         lanes, device = len(scores), scores.device
@@ -139,15 +139,16 @@ class FusedLanes:
             pairs, hidden, projected, rows, base, scores, totals, log_probs, keys, self.width, self.rank, tiles,
             TILE=TILE, STEP=step,
         )  # fmt: skip
-        return self._chosen(depth, scores, log_probs, best_keys(keys, count), pairs, tiles, TILE, count)
+        return self._chosen(depth, scores, log_probs, best_keys(keys, count), pairs, tiles, TILE)
 
     def _chosen(
-        self, depth: int, scores: Tensor, log_probs: Tensor, keys: Tensor, pairs: Tensor, tiles: int, tile: int, count: int
+        self, depth: int, scores: Tensor, log_probs: Tensor, best: Tensor, pairs: Tensor, tiles: int, tile: int
     ) -> Chosen:
+        count = len(best)
         lanes, tokens = torch.empty(2, count, dtype=torch.int64, device=scores.device)
         paths = torch.empty(count, dtype=torch.float64, device=scores.device)
         kernels.chosen_children[(1,)](
-            keys, pairs, self.ids[depth - 1], scores, log_probs, lanes, tokens, paths, count, tiles,
+            best, pairs, self.ids[depth - 1], scores, log_probs, lanes, tokens, paths, count, tiles,
             TILE=tile, COUNT=triton.next_power_of_2(count),
         )  # fmt: skip
         return Chosen(lanes, tokens, paths)

@@ -200,7 +200,7 @@ def chosen_children(  # type: ignore[no-untyped-def]
     keys, pairs, ids, scores, log_probs, lanes_out, tokens_out, scores_out, count, tiles,
     TILE: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Lane, token and float64 score of the best keys, whose places are those of `log_probs` [pairs, TILE]. Grid (1,)."""
+    """Lane, token and float64 score of the best keys, placed as `log_probs` [pairs, TILE]. Grid (1,)."""
     entry = tl.arange(0, COUNT)
     inside = entry < count
     place = _place(tl.load(keys + entry, mask=inside, other=0x7FFFFFFF))

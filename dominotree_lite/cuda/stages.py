@@ -17,15 +17,14 @@ from torch import Tensor
 
 from ..drafter import Draft, Drafter
 from ..methods import METHODS, Method, Settings
-from ..scoring import Scorer
 from ..target import Context, Target
 from .accept import accept, draws_of
+from .builders import LanesOf
 from .graphs import host_like, record, wait
 from .store import Store, bucket
-from .sweep import Chosen, Lanes, ScorerLanes, Swept, sweep
+from .sweep import Chosen, Lanes, Swept, sweep
 
 Stage = Callable[[], None]
-LanesOf = Callable[[Scorer], Lanes]
 TIMED = ("draft", "build", "verify", "walk", "commit")
 
 
@@ -63,10 +62,10 @@ class Stages:
     """One method's rounds for one target and drafter, after `prepare` and `begin` in this order."""
 
     @torch.inference_mode()
-    def __init__(self, target: Target, drafter: Drafter | None, settings: Settings, lanes_of: LanesOf) -> None:
-        self.target, self.settings, self.lanes_of = target, settings, lanes_of
+    def __init__(self, target: Target, drafter: Drafter | None, settings: Settings, lanes_of: LanesOf | None) -> None:
+        self.target, self.settings, self.lanes_of = target, settings, lanes_of  # no lanes: the bare anchor
         self.shape = shape_of(settings, drafter)
-        self.drafter = drafter if self.shape.depths else None
+        self.drafter = drafter if self.shape.depths and lanes_of else None
         self.layer_ids = self.drafter.config.target_layer_ids if self.drafter else ()
         self.device, self.generator = target.device, torch.Generator(target.device)
         self._draw = draws_of(settings.sampling, self.generator)
@@ -81,13 +80,17 @@ class Stages:
         self.visible = torch.eye(rows, dtype=torch.bool, device=self.device)
         self.host = host_like(self._outcome())
         self.store: Store | None = None
-        self.refused = False  # whether a capture failed
+        self.stages: dict[tuple[str, int], Stage] = {}
 
     # --- What the host asks for ----------------------------------------------------------------------------
 
     def bucket(self, length: int) -> int:
         """Places that a round reads when so many tokens are committed."""
         return bucket(length + max(self.shape.rows, self.shape.depths + 1))
+
+    def use(self, lanes_of: LanesOf) -> None:
+        """Build on other lanes from now on."""
+        self.lanes_of, self.store = lanes_of, None
 
     @torch.inference_mode()
     def prepare(self, context: Context, features: Tensor, longest: int) -> None:
@@ -145,7 +148,7 @@ class Stages:
 
     def _allocate(self, context: Context, features: Tensor, size: int) -> None:
         """Places for `size` tokens. Graphs hold the old ones, so they go."""
-        self.stages: dict[tuple[str, int], Stage] = {}
+        self.stages.clear()
         self.store = Store(context.layers(), size)
         rows, depths = self.shape.rows, self.shape.depths
         self.features = features.new_zeros(rows, features.shape[1])
@@ -193,12 +196,11 @@ class Stages:
         self.draft.base_logits.copy_(drafted.base_logits)
 
     def _build(self) -> None:
-        method = METHODS[self.settings.method]
-        if method is None or self.drafter is None:
+        if self.lanes_of is None or self.drafter is None:
             self.tree.tokens.copy_(self.anchor)
             return
-        scorer = method.scorer(self.drafter, self.draft, self.anchor, self.settings)
-        swept = sweep(Bounded(self.lanes_of(scorer), self.deepest), self.anchor, self.shape.rows - 1)
+        lanes = self.lanes_of(self.draft, self.anchor)
+        swept = sweep(Bounded(lanes, self.deepest), self.anchor, self.shape.rows - 1)
         rows = len(swept.tokens)  # fewer where the whole vocabulary has no more paths
         self.tree.scores.fill_(-torch.inf)
         self.packed[:, :rows] = swept.packed()
@@ -262,11 +264,6 @@ class Marks:
         else:
             borders = self.times
         return {stage: after - before for stage, before, after in zip(TIMED, borders, borders[1:], strict=False)}
-
-
-def scorer_lanes(settings: Settings) -> LanesOf:
-    """How a method's lanes are scored: by its scorer's own tensor operations."""
-    return ScorerLanes
 
 
 def usable(method: Method | None) -> bool:

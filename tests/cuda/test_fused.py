@@ -9,13 +9,21 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 pytest.importorskip("triton")
 
+from dataclasses import replace
+
+from toy_models import random_drafter, target_of, tiny_model
+
 from dominotree_lite.build import heap
+from dominotree_lite.cuda import engine
 from dominotree_lite.cuda import fused as fused_module
 from dominotree_lite.cuda.audit import SIZES, random_draft, random_head
 from dominotree_lite.cuda.builders import FrontierGraph
 from dominotree_lite.cuda.fused import FusedHead, FusedLanes, best_keys, best_places
+from dominotree_lite.cuda.lanes import fused_lanes
 from dominotree_lite.cuda.sweep import Chosen, ScorerLanes
+from dominotree_lite.decode import decode
 from dominotree_lite.drafter import DominoHead, Draft
+from dominotree_lite.methods import Settings
 from dominotree_lite.scoring import ConditionalScorer, top
 from dominotree_lite.tree import DraftTree
 
@@ -83,17 +91,37 @@ def test_one_depth_is_that_of_plain_operations(candidates: int | None) -> None:
 
 
 def triples(chosen: Chosen) -> set[tuple[int, int, float]]:
-    return {(int(a), int(b), round(float(s), 3)) for a, b, s in zip(chosen.lanes, chosen.tokens, chosen.scores, strict=True)}
+    return {
+        (int(a), int(b), round(float(s), 3)) for a, b, s in zip(chosen.lanes, chosen.tokens, chosen.scores, strict=True)
+    }
 
 
 def test_a_gru_step_is_torchs_cell() -> None:
     head = random_head("small", DEVICE, torch.float32)
-    lanes = FusedLanes(FusedHead(head), random_draft("small", head.output_weight, 0), torch.tensor([1], device=DEVICE), 8)
+    lanes = FusedLanes(
+        FusedHead(head), random_draft("small", head.output_weight, 0), torch.tensor([1], device=DEVICE), 8
+    )
     lanes.states = torch.randn(9, SIZES["small"][1], generator=torch.Generator().manual_seed(1)).to(DEVICE)
     parents, tokens = torch.tensor([0, 8, 3, 3], device=DEVICE), torch.tensor([69, 0, 7, 8], device=DEVICE)
     expected = head.advance(lanes.states[parents], tokens)
     lanes.advance(Chosen(parents, tokens, torch.zeros(4, dtype=torch.float64, device=DEVICE)))
     torch.testing.assert_close(lanes.states, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [6, None])
+def test_the_graph_engine_on_kernels_decodes_as_the_eager_one(
+    candidates: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = target_of(tiny_model("llama", 40).to(DEVICE))
+    drafter = random_drafter(target, "domino")
+    head = drafter.head
+    assert head is not None
+    monkeypatch.setattr(engine, "lanes_for", lambda drafter, settings: fused_lanes(head, settings.candidates))
+    settings = Settings(budget=5, candidates=candidates, max_new_tokens=6)
+    eager, graph = (decode([3, 1, 4], target, drafter, replace(settings, engine=e)) for e in ("eager", "graph"))
+    assert graph.token_ids == eager.token_ids
+    for ours, theirs in zip(graph.rounds, eager.rounds, strict=True):
+        assert_near(ours.tree, theirs.tree)
 
 
 @pytest.mark.parametrize(("width", "count"), [(1, 1), (10, 10), (100, 5), (150, 40)])
