@@ -22,6 +22,7 @@ from .sweep import Chosen
 FEW = 128  # candidates that are scored all at once
 TILE = 64  # of more, candidates scored side by side
 GROUP = 32  # tiles
+MOST_LANES = 2**16
 MOST = 2**30  # comparisons of keys for which counting beats sorting
 STEP = 64  # of the rank
 ROWS = 8192  # of the vocabulary, while the input table is filled
@@ -36,6 +37,7 @@ class FusedHead:
         weight = head.input_weight
         self.vocabulary = len(head.output_weight)
         self.ids = torch.arange(self.vocabulary, device=weight.device)
+        self.lanes = 0x7FFFFFFF - torch.arange(MOST_LANES, device=weight.device)  # as keys write their places
         self.table = torch.empty(self.vocabulary, len(weight), dtype=weight.dtype, device=weight.device)  # [V, 3G]
         for part, ids in zip(self.table.split(ROWS), self.ids.split(ROWS), strict=True):
             part.copy_(F.linear(head.embedding(ids).to(weight.dtype), weight))
@@ -107,7 +109,7 @@ class FusedLanes:
             lanes, self.width, self.rank,
             LANES=block, WIDTH=max(16, triton.next_power_of_2(self.width)), STEP=_step(self.rank),
         )  # fmt: skip
-        every = 0x7FFFFFFF - torch.arange(lanes, device=scores.device)  # a lane is its own pair, as keys write it
+        every = self.fused.lanes[:lanes]  # a lane is its own pair
         return self._chosen(depth, scores, log_probs, best_keys(keys, count), every, 1, self.width)
 
     def _many(self, depth: int, scores: Tensor, projected: Tensor, count: int) -> Chosen:
