@@ -1,8 +1,7 @@
 """The round loop: draft, build, verify, commit, for every method alike; and what `generate` returns.
 
 What the methods differ in is in methods.py. Autoregressive decoding is the same loop with no drafter: each round
-verifies the bare anchor. This file draws nothing,
-measures nothing across prompts, and does not load models.
+verifies the bare anchor. This file draws nothing, measures nothing across prompts, and does not load models.
 """
 
 from __future__ import annotations
