@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .target import Target
 
 DTYPES = ("float32", "bfloat16", "float16")  # names that need no torch
+ENGINES = ("eager", "graph")  # a test holds them to methods.py
 DEFAULT_TARGET = "smollm2"
 
 
@@ -53,6 +54,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     add("--linear", choices=("packed", "plain"), default="packed",
         help="float32 linear layers on a CPU: weights laid out for oneDNN, or PyTorch's own product")  # fmt: skip
     add("--threads", type=int, metavar="N", help="CPU threads (what torch chooses)")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", choices=ENGINES, default="eager",
+        help="eager: operation by operation; graph: a round as captured CUDA graphs (uncaptured on a CPU)")  # fmt: skip
 
 
 def load_target_of(arguments: argparse.Namespace) -> Target:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_target, load_target_of
+from .arguments import DEFAULT_TARGET, Commands, Parser, add_command, add_device, add_engine, add_target, load_target_of
 from .benching import add_bench
 from .errors import InputError
 from .reporting import add_report
@@ -74,7 +74,7 @@ def _add_demo(commands: Commands[Parser]) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="FOLDER", help="where files go")
     _add_decoding(parser, budget=16, max_new_tokens=48)
     add_device(parser)
-    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=256)
+    parser.set_defaults(target=DEFAULT_TARGET, drafter=None, max_budget=256, engine="eager")
 
 
 def _add_compare(commands: Commands[Parser]) -> None:
@@ -93,6 +93,7 @@ def _add_compare(commands: Commands[Parser]) -> None:
     add("--drafter", action="append", metavar="NAME",
         help="a shipped one, a folder or a hub id; once for each kind (smollm2 brings both of its own)")  # fmt: skip
     add_device(parser)
+    add_engine(parser)
     add("--json", type=Path, metavar="OUT", help="write settings, rows and divergences here")
     add("--records", action="store_true", help="add each prompt's own numbers to the JSON, as per_prompt")
 
@@ -109,7 +110,7 @@ def _add_trace(commands: Commands[Parser]) -> None:
         help="a Domino drafter: a shipped one, a folder or a hub id (smollm2 brings its own)")  # fmt: skip
     add_device(parser)
     add("--out", type=Path, required=True, metavar="FILE.json", help="where the trace goes")
-    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=256)  # what a trace does not store
+    parser.set_defaults(slots=None, top_k=0, top_p=1.0, max_budget=256, engine="eager")  # not stored
 
 
 def _add_view(commands: Commands[Parser]) -> None:
@@ -261,6 +262,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         max_new_tokens=arguments.max_new_tokens,
         seed=arguments.seed,
         max_budget=arguments.max_budget,
+        engine=arguments.engine,
     )
 
 

@@ -1,8 +1,7 @@
 """The round loop: draft, build, verify, commit, for every method alike; and what `generate` returns.
 
 What the methods differ in is in methods.py. Autoregressive decoding is the same loop with no drafter: each round
-verifies the bare anchor. This file draws nothing,
-measures nothing across prompts, and does not load models.
+verifies the bare anchor. This file draws nothing, measures nothing across prompts, and does not load models.
 """
 
 from __future__ import annotations
@@ -120,6 +119,7 @@ def generate(
     max_budget: int = 256,
     costs: Costs | None = None,
     chances: Chances | None = None,
+    engine: str = "eager",
     on_text: Callable[[str], None] | None = None,
 ) -> Result:
     """Continue a prompt; the text's law is the target's own, whatever the method.
@@ -134,6 +134,7 @@ def generate(
         max_budget: nodes of an adaptive method's tree at most, in place of `budget`.
         costs, chances: what an adaptive method's rule reads, if not what `dominotree profile` and `dominotree
             calibrate` left on this machine.
+        engine: `eager`, or `graph`: rounds as captured CUDA graphs (on a CPU, the same operations uncaptured).
         on_text: called with each new piece of text as soon as it is certain.
 
     Raises InputError for a prompt that is empty or too long, and for settings that make no sense.
@@ -151,6 +152,7 @@ def generate(
         max_budget=max_budget,
         costs=costs,
         chances=chances,
+        engine=engine,
     )
     return decode(prompt, target, drafter, settings, on_text)
 
@@ -165,17 +167,26 @@ def decode(
     """`generate` with its settings in one object."""
     settings = equipped(settings, target, drafter)
     generator = torch.Generator(target.device).manual_seed(settings.seed)  # one for all turns: draws are never reused
+    request = _request_type(settings.engine)
     if isinstance(prompt, str):
         prompt = [prompt]
     if isinstance(prompt, Tensor) or len(prompt) == 0 or not isinstance(prompt[0], str):
-        return _Request(target, drafter, settings, generator, on_text).run(_token_ids(prompt))
+        return request(target, drafter, settings, generator, on_text).run(_token_ids(prompt))
     messages: list[Message] = []
     turns: list[Result] = []
     for turn in prompt:
         messages.append({"role": "user", "content": str(turn)})
-        turns.append(_Request(target, drafter, settings, generator, on_text).run(target.encode(messages)))
+        turns.append(request(target, drafter, settings, generator, on_text).run(target.encode(messages)))
         messages.append({"role": "assistant", "content": turns[-1].text})
     return turns[0] if len(turns) == 1 else Conversation.of(turns)
+
+
+def _request_type(engine: str) -> type[Request]:
+    if engine == "eager":
+        return Request
+    from .cuda.engine import GraphRequest  # only who asks for it needs it
+
+    return GraphRequest
 
 
 def _token_ids(prompt: Prompt) -> list[int]:
@@ -203,8 +214,11 @@ class _Clock:
         return elapsed
 
 
-class _Request:
-    """One prompt on its way: the target's context, the drafter's cache, the tokens so far."""
+class Request:
+    """One prompt on its way: the target's context, the drafter's cache, the tokens so far.
+
+    This is the eager engine. Another one (cuda/engine.py) overrides how a prompt is read and how rounds run.
+    """
 
     def __init__(
         self,
@@ -226,19 +240,27 @@ class _Request:
         """Prefill, then rounds until something ends the text."""
         limit = min(self.settings.max_new_tokens, self.target.max_positions - len(ids) + 1)
         clock = _Clock(self.target)
-        prefilled = self.target.prefill(self.context, ids, self.layer_ids)
-        self.features = prefilled.features
+        logits = self._prefill(ids, limit)
         prefill_seconds = clock.lap()
         if limit > 0:
-            self._emit([target_draws(prefilled.logits, self.settings.sampling, self.generator)(0)])
+            self._emit([target_draws(logits, self.settings.sampling, self.generator)(0)])
         began = time.perf_counter()
         rounds = list(self._rounds(limit))
         seconds = time.perf_counter() - began
         return Result(self.stream.finish(), self.tokens, ids, rounds, seconds, prefill_seconds)
 
+    def _prefill(self, ids: list[int], limit: int) -> Tensor:
+        """Read the prompt; logits [1, V] of the first new token, of `limit` at most."""
+        prefilled = self.target.prefill(self.context, ids, self.layer_ids)
+        self.features = prefilled.features
+        return prefilled.logits
+
     def _rounds(self, limit: int) -> Iterator[Round]:
-        while len(self.tokens) < limit and not self.stream.stopped and self.tokens[-1] not in self.target.eos_ids:
+        while not self._finished(limit):
             yield self._round(limit)
+
+    def _finished(self, limit: int) -> bool:
+        return len(self.tokens) >= limit or self.stream.stopped or self.tokens[-1] in self.target.eos_ids
 
     def _round(self, limit: int) -> Round:
         start, seconds, clock = self.context.length, StageSeconds(), _Clock(self.target)

@@ -189,12 +189,12 @@ class DominoHead:
         if config.head is None:
             raise InputError("this drafter has no correction head")
         self.uncorrected = config.head.pure_draft_prefix_len
-        self._embedding = embedding
+        self.embedding = embedding
         self._w1_hidden, self._w1_state = model.get_parameter("embed_proj.0.weight").split(
             [config.backbone.hidden_size, config.head.gru_hidden_dim], dim=1
         )
-        self._input_weight = model.get_parameter("prefix_gru.weight_ih_l0")  # [3G, H]
-        self._state_weight = model.get_parameter("prefix_gru.weight_hh_l0")  # [3G, G]
+        self.input_weight = model.get_parameter("prefix_gru.weight_ih_l0")  # [3G, H]
+        self.state_weight = model.get_parameter("prefix_gru.weight_hh_l0")  # [3G, G]
         self.output_weight: Tensor = model.get_parameter("embed_proj.2.weight")  # W2 [V, r]
 
     def initial(self) -> Tensor:
@@ -203,8 +203,8 @@ class DominoHead:
 
     def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
         """One GRU step a lane: states [W, G], token ids [W] -> [W, G]."""
-        rows = self._embedding(tokens).to(states.dtype)
-        return torch.gru_cell(rows, states, self._input_weight, self._state_weight)
+        rows = self.embedding(tokens).to(states.dtype)
+        return torch.gru_cell(rows, states, self.input_weight, self.state_weight)
 
     def project_hidden(self, hidden: Tensor) -> Tensor:
         """The half of W1 that all lanes of a depth share: hidden rows [L, H] -> [L, r]."""
@@ -266,10 +266,25 @@ class Drafter:
         if len(features):
             positions = torch.arange(len(cache), start, device=device)[None]
             cache.append(self.model.context(features[None], positions))
-        ids = torch.full((1, self.config.block_size), self.config.mask_token_id, device=device)
-        ids[0, 0] = anchor
-        positions = torch.arange(start, start + self.config.block_size, device=device)[None]
-        rows = self.model(self._embedding(ids), positions, cache.layers)[0]  # [block, H]
+        return self.draft_block(torch.tensor([anchor], device=device), start, cache.layers, None, slots)
+
+    def draft_block(
+        self,
+        anchor: Tensor,
+        start: int | Tensor,
+        context: list[KeyValue],
+        mask: Tensor | None = None,
+        slots: int | None = None,
+    ) -> Draft:
+        """One block after `anchor` [1], which stands at position `start`, over the keys and values of a context.
+
+        Nothing is looked at, so a graph can capture this. `mask` [1, 1, 1, S + block], bool: what is seen (all).
+        """
+        size = self.config.block_size
+        ids = torch.full((1, size), self.config.mask_token_id, device=anchor.device)
+        ids[:, 0] = anchor
+        positions = torch.arange(size, device=anchor.device)[None] + start
+        rows = self.model(self._embedding(ids), positions, context, mask)[0]  # [block, H]
         first = 0 if self.config.shift_label else 1
         hidden = rows[first:][:slots]
         return Draft(hidden=hidden, base_logits=self._output(hidden))

@@ -308,7 +308,7 @@ def _row(method: str, suite: str, records: Sequence[Record], base_rate: float, c
 
 def describe(target: Target, drafters: Drafters, methods: Sequence[str], settings: Settings) -> dict[str, Any]:
     """Models, software, machine and settings of a run, ready for JSON. `candidates` "full": the vocabulary."""
-    shared = ("budget", "max_budget", "child_cap", "slots", "max_new_tokens", "seed")
+    shared = ("budget", "max_budget", "child_cap", "slots", "max_new_tokens", "seed", "engine")
     return {
         "target": target.name,
         "drafters": {kind: drafter.name for kind, drafter in drafters.items()},

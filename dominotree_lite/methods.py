@@ -22,6 +22,7 @@ from .tree import DraftTree
 from .verify import Sampling
 
 DEFAULT_CANDIDATES = 512
+ENGINES = ("eager", "graph")
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,13 @@ class Settings:
     max_budget: int = 256
     costs: Costs | None = None
     chances: Chances | None = None
+    engine: str = "eager"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"no method {self.method!r}; there are {', '.join(METHODS)}")
+        if self.engine not in ENGINES:
+            raise InputError(f"no engine {self.engine!r}; there are {', '.join(ENGINES)}")
         bounds = {"budget": 0, "candidates": 1, "child_cap": 1, "slots": 1, "max_new_tokens": 0, "max_budget": 0}
         for name, least in bounds.items():
             value = getattr(self, name)
@@ -116,6 +120,11 @@ class Method:
     grow: MakeTree = frontier
     rule: type[Rule] | None = None
     calibrated: bool = False  # whether its rule reads chances off a fitted map, not off the scores
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it drafts one path, whose length the budget does not bound."""
+        return self.grow is _grow_chain
 
 
 METHODS: dict[str, Method | None] = {

@@ -42,6 +42,11 @@ class Context:
         self.cache = DynamicCache()
         self.length = 0  # committed tokens
 
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer [1, kv_heads, length, head_dim]."""
+        layers: list[Any] = self.cache.layers
+        return [(layer.keys, layer.values) for layer in layers]
+
     def commit(self, rows: list[int]) -> None:
         """Keep these rows of the last pass, in this order, behind the committed tokens; forget the others.
 
@@ -119,7 +124,7 @@ class Target:
         """
         self.check_prompt(ids)
         tokens = torch.tensor(ids, device=self.device)
-        result = self._forward(context, tokens, torch.arange(len(ids), device=self.device), None, layer_ids, 1)
+        result = self.forward(context.cache, tokens, torch.arange(len(ids), device=self.device), None, layer_ids, 1)
         context.commit(list(range(len(ids))))
         return result
 
@@ -139,7 +144,7 @@ class Target:
             layer_ids: 0-based layers whose outputs make up the features.
         """
         mask = None if visible is None else self._mask(visible, context.length)
-        return self._forward(context, tokens, positions, mask, layer_ids, 0)
+        return self.forward(context.cache, tokens, positions, mask, layer_ids, 0)
 
     def _mask(self, visible: Tensor, past: int) -> Tensor:
         """Additive float mask [1, 1, N, past + N]. A boolean one is silently wrong with eager attention."""
@@ -147,15 +152,21 @@ class Target:
         mask[:, past:].masked_fill_(~visible.to(self.device), torch.finfo(self.dtype).min)
         return mask[None, None]
 
-    def _forward(
+    def forward(
         self,
-        context: Context,
+        cache: Cache,
         tokens: Tensor,
         positions: Tensor,
         mask: Tensor | None,
-        layer_ids: tuple[int, ...],
-        logits_to_keep: int,
+        layer_ids: tuple[int, ...] = (),
+        logits_to_keep: int = 0,
     ) -> Forward:
+        """One pass over tokens [N] at absolute positions [N], which `cache` keeps.
+
+        Args:
+            mask: [1, 1, N, keys], added to the attention scores; None: each token sees those before it.
+            logits_to_keep: rows of logits from the end; 0 keeps all.
+        """
         out = self.model(
             input_ids=tokens[None],
             position_ids=positions[None],
@@ -163,7 +174,7 @@ class Target:
             use_cache=True,
             output_hidden_states=bool(layer_ids),
             logits_to_keep=logits_to_keep,
-            **{self.cache_name: context.cache},
+            **{self.cache_name: cache},
         )
         logits = out.logits[0].to(torch.promote_types(out.logits.dtype, torch.float32))
         return Forward(logits, self._features(out.hidden_states, layer_ids, len(tokens)))

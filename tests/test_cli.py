@@ -17,6 +17,7 @@ import torch
 from toy_models import KINDS, byte_tokenizer, drafter_config, randomise, tiny_model
 
 from dominotree_lite import evaluate, prompts
+from dominotree_lite.arguments import ENGINES
 from dominotree_lite.checkpoints import DRAFTERS, load_drafter, load_target, save_drafter
 from dominotree_lite.cli import ALIASES, FIXED, METHODS, build_parser, main
 from dominotree_lite.decode import METHODS as DECODED
@@ -24,6 +25,7 @@ from dominotree_lite.decode import Settings, generate
 from dominotree_lite.drafter import DraftModel
 from dominotree_lite.embedded import EMBEDDED
 from dominotree_lite.errors import InputError
+from dominotree_lite.methods import ENGINES as DECODING_ENGINES
 from dominotree_lite.trace import Trace
 from dominotree_lite.tracer import record
 from dominotree_lite.train import author as writing
@@ -128,6 +130,17 @@ def test_compare_writes_what_generate_gives(shelf: Shelf, tmp_path: Path, capsys
     assert used["prompts"] == ["prompts.jsonl"]
     assert (used["limit"], used["skip"], used["budget"], used["dtype"]) == (None, 0, 5, "float32")
     assert used["drafters"] == {kind: shelf.path(kind) for kind in ("dflash", "domino")}
+
+
+def test_both_engines_compare_alike(shelf: Shelf, tmp_path: Path) -> None:
+    written = []
+    for engine in ("eager", "graph"):
+        out = tmp_path / f"{engine}.json"
+        assert main(shelf.compare("--methods", "ar,dominotree", "--engine", engine, "--json", str(out))) == 0
+        written.append(json.loads(out.read_text()))
+        assert written[-1]["settings"]["engine"] == engine and not written[-1]["divergences"]
+    counts = [[(row["method"], row["tokens"], row["rounds"]) for row in one["rows"]] for one in written]
+    assert counts[0] == counts[1]
 
 
 def test_compare_prints_a_plain_table_into_a_pipe(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,6 +465,7 @@ def defaults(*arguments: str) -> dict[str, object]:
 
 def test_names_known_without_torch_are_those_of_the_modules() -> None:
     assert list(METHODS) == list(DECODED)
+    assert ENGINES == DECODING_ENGINES
     assert set(ALIASES) == set(EMBEDDED)
     for drafters in ALIASES.values():
         assert all((DRAFTERS / name / "config.json").is_file() for name in drafters)

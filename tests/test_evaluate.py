@@ -254,6 +254,7 @@ def test_the_json_has_the_documented_shape(target: Target, drafters: dict[str, D
         "slots": None,
         "max_new_tokens": 9,
         "seed": 7,
+        "engine": "eager",
         "candidates": "full",
         "temperature": 0.5,
         "top_k": 3,

@@ -14,7 +14,8 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, PYTEST = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]
-EXTRAS = PROJECT["optional-dependencies"]
+# Triton takes a gigabyte, and its version is PyTorch's to choose: who has a GPU has it, others ask for it.
+EXTRAS = {name: extra for name, extra in PROJECT["optional-dependencies"].items() if name != "triton"}
 TARGETS = {"help", "setup", "demo", "lab", "test", "check", "notebooks", "site", "slides", "record", "figures", "clean"}
 
 

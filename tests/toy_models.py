@@ -240,7 +240,7 @@ def random_drafter(target: Target, kind: str, shift: bool = False, *, seed: int 
     """A drafter that knows nothing; `options` as in `drafter_config`."""
     model = DraftModel(drafter_config(target.vocab_size, target.hidden_size, kind, shift, **options))
     randomise(model, seed)
-    return Drafter(model.to(target.dtype), target.embedding, target.output, f"random {kind}")
+    return Drafter(model.to(target.device, target.dtype), target.embedding, target.output, f"random {kind}")
 
 
 class OracleModel(DraftModel):

@@ -2,8 +2,9 @@
 
     python -m dominotree_lite.cuda.audit --out audit.json --device cuda --sizes qwen3-4b
 
-`heap-graph` must equal the eager heap to the last bit. `frontier-graph` computes lanes in batches, so its trees may
-differ where two scores are closer than rounding. Weights and drafts are random; nothing is timed here.
+`heap-graph` must equal the eager heap to the last bit. `frontier-graph`, and `frontier-triton`, which runs on Triton
+kernels, compute lanes in batches, so their trees may differ where two scores are closer than rounding. Weights and
+drafts are random; nothing is timed here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..files import write_json
 from ..scoring import ConditionalScorer
 from ..tree import DraftTree
 from .builders import FrontierGraph, HeapGraph
+from .lanes import fused_lanes
 
 SIZES = {"tiny": (32, 16, 8, 500, 6), "qwen3-4b": (2560, 1024, 256, 151_936, 16)}  # hidden, GRU, rank, vocabulary, L
 
@@ -59,7 +61,7 @@ def gap(tree: DraftTree, other: DraftTree) -> float | None:
 def audit(
     sizes: str, device: str, dtype: torch.dtype, budget: int, candidates: int | None, rounds: dict[str, int]
 ) -> dict[str, Any]:
-    """Both builders against the eager heap on so many rounds each; rounds that differ are listed."""
+    """Builders against the eager heap on so many rounds each (0: it is left out); rounds that differ are listed."""
     head = random_head(sizes, device, dtype)
 
     def scorer_of(draft: Draft, anchor: int | Tensor) -> ConditionalScorer:
@@ -68,18 +70,21 @@ def audit(
 
     first = random_draft(sizes, head.output_weight, 0)
     by_heap = HeapGraph(scorer_of, first, budget)
-    by_sweep = FrontierGraph.of_scorer(scorer_of, first, budget)
+    sweeps = {"frontier-graph": FrontierGraph.of_scorer(scorer_of, first, budget)}
+    if rounds.get("frontier-triton"):
+        sweeps["frontier-triton"] = FrontierGraph(fused_lanes(head, candidates), first, budget)
     unequal: list[int] = []
-    differences: list[dict[str, Any]] = []
+    differences: dict[str, list[dict[str, Any]]] = {name: [] for name in sweeps}
     for seed in range(max(rounds.values())):
         draft, anchor = random_draft(sizes, head.output_weight, seed), seed % SIZES[sizes][3]
         reference = heap(scorer_of(draft, anchor), anchor, budget)
         if seed < rounds["heap-graph"] and by_heap.build(draft, anchor).to_json() != reference.to_json():
             unequal.append(seed)
-        found = gap(by_sweep.build(draft, anchor), reference) if seed < rounds["frontier-graph"] else None
-        if found is not None:
-            differences.append({"round": seed, "gap": found})
-    return {"heap-graph": {"unequal": unequal}, "frontier-graph": {"differences": differences}}
+        for name, graph in sweeps.items():
+            found = gap(graph.build(draft, anchor), reference) if seed < rounds[name] else None
+            if found is not None:
+                differences[name].append({"round": seed, "gap": found})
+    return {"heap-graph": {"unequal": unequal}} | {name: {"differences": list_} for name, list_ in differences.items()}
 
 
 def main() -> None:
@@ -94,14 +99,19 @@ def main() -> None:
     add("--candidates", type=int, default=64)
     add("--heap-rounds", type=int, default=500)
     add("--frontier-rounds", type=int, default=1000)
+    add("--triton-rounds", type=int, default=0)
     given = parser.parse_args()
     rounds = {"heap-graph": given.heap_rounds, "frontier-graph": given.frontier_rounds}
+    rounds["frontier-triton"] = given.triton_rounds
     result = audit(
         given.sizes, given.device, getattr(torch, given.dtype), given.budget, given.candidates or None, rounds
     )
     settings = {name: str(value) for name, value in vars(given).items() if name != "out"}
     write_json(given.out, {"settings": settings, **result})
-    print(len(result["heap-graph"]["unequal"]), "unequal;", len(result["frontier-graph"]["differences"]), "differ")
+    print("heap-graph:", len(result.pop("heap-graph")["unequal"]), "unequal")
+    for name, found in result.items():
+        gaps = [difference["gap"] for difference in found["differences"]]
+        print(f"{name}: {len(gaps)} differ, by at most {max(gaps, default=0)}")
 
 
 if __name__ == "__main__":

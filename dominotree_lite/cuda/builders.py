@@ -124,10 +124,15 @@ class FrontierGraph:
     @torch.inference_mode()
     def build(self, draft: Draft, anchor: int) -> DraftTree:
         """The tree of the constructor's budget."""
+        return tree_of(self.packed(draft, anchor))
+
+    @torch.inference_mode()
+    def packed(self, draft: Draft, anchor: int) -> Tensor:
+        """The same as `Swept.packed` on the host, until the next call: the tree before its checks."""
         self.buffers.fill(draft, anchor)
         self._run()
         wait(self._device)
-        return tree_of(self._host)
+        return self._host
 
     def _sweep(self) -> Tensor:
         lanes = self.lanes_of(self.buffers.draft, self.buffers.anchor)

@@ -84,8 +84,9 @@ class Swept:
     def visible(self) -> Tensor:
         """[B+1, B+1] bool: every node sees itself and the nodes above it."""
         size = len(self.tokens)
-        parents = torch.nn.functional.one_hot(self.parents, size).float()
-        seen = (parents + torch.eye(size, device=parents.device)).clamp_(max=1)  # up to one step upwards
+        nodes = torch.arange(size, device=self.parents.device)
+        upwards = (self.parents[:, None] == nodes) | (nodes[:, None] == nodes)  # one step or none
+        seen = upwards.float()
         steps = 1
         while steps < min(size - 1, self.horizon):
             seen, steps = (seen @ seen).clamp_(max=1), 2 * steps
@@ -96,17 +97,17 @@ def sweep(lanes: Lanes, anchor: Tensor, budget: int) -> Swept:
     """The tree `build.heap` gives, with static shapes; `anchor` [1] is on the device. The budget is 1 or more."""
     device = anchor.device
     scores = torch.zeros(1, dtype=torch.float64, device=device)
-    entries = torch.zeros(1, dtype=torch.int64, device=device)  # the lanes' positions in the ledger
-    tokens, parents, depths, ledger, size = [anchor], [entries], [entries], [scores], 1
+    root = torch.zeros(1, dtype=torch.int64, device=device)
+    tokens, parents, depths, ledger = [anchor], [root], [root], [scores]
+    first, size = 0, 1  # where the lanes start in the ledger, and its length
     lanes.start(anchor)
     for depth in range(1, lanes.horizon + 1):
         chosen = lanes.choose(depth, scores, budget)
         tokens.append(chosen.tokens)
-        parents.append(entries[chosen.lanes])
+        parents.append(chosen.lanes + first)
         depths.append(torch.full_like(chosen.tokens, depth))
         ledger.append(chosen.scores)
-        entries, scores = torch.arange(size, size + len(chosen.tokens), device=device), chosen.scores
-        size += len(chosen.tokens)
+        scores, first, size = chosen.scores, size, size + len(chosen.tokens)
         if depth < lanes.horizon:
             lanes.advance(chosen)
     return _best(torch.cat(tokens), torch.cat(parents), torch.cat(depths), torch.cat(ledger), budget, lanes.horizon)
@@ -114,7 +115,7 @@ def sweep(lanes: Lanes, anchor: Tensor, budget: int) -> Swept:
 
 def _best(tokens: Tensor, parents: Tensor, depths: Tensor, scores: Tensor, budget: int, horizon: int) -> Swept:
     """The tree of a ledger whose parents come before their children: its root and the best `budget` entries."""
-    kept = top(scores, budget + 1)  # the root scores 0 and stands first
+    kept = scores.sort(descending=True, stable=True).indices[: budget + 1]  # the root scores 0 and stands first
     place = torch.zeros_like(tokens)
     place.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))
     return Swept(tokens[kept], place[parents[kept]], depths[kept], scores[kept], horizon)
