@@ -6,6 +6,7 @@ else is shared, so a new method is a new line of METHODS. This file drafts nothi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -64,6 +65,14 @@ class Settings:
     def most_children(self) -> int:
         """The child cap k."""
         return self.child_cap or (self.budget if self.candidates is None else min(self.candidates, self.budget))
+
+    @property
+    def deepest(self) -> int:
+        """The most depths that can have nodes: no more than the budget in a tree, for a path needs a node a depth."""
+        method = METHODS[self.method]
+        if method is None or method.grow is _grow_chain:
+            return sys.maxsize
+        return max(1, self.budget)
 
 
 # --- Scores --------------------------------------------------------------------------------------------------

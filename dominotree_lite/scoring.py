@@ -16,6 +16,8 @@ from torch.nn.functional import silu
 
 from .errors import InputError
 
+FEW = 512  # values that are sorted sooner than searched
+
 
 @dataclass(frozen=True)
 class Children:
@@ -81,8 +83,8 @@ def top(values: Tensor, count: int) -> Tensor:
     count = min(count, n)
     if count == 1:  # argmax takes the first of equals
         return values.argmax(dim=-1, keepdim=True)
-    if count == n:
-        return values.sort(dim=-1, descending=True, stable=True).indices
+    if count == n or n <= FEW:
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     cut = values.topk(max(count, 1)).values[..., -1:]
     lowest_first = torch.arange(n, 0, -1, dtype=torch.int32, device=values.device)
     keys = torch.where(values > cut, lowest_first + n, torch.where(values == cut, lowest_first, 0))

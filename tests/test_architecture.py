@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "target": set(),
     "text": set(),
     "files": set(),
-    "packed": set(),
+    "packed": {"drafter"},
     "embedded": set(),
     "prompts": set(),
     "checkpoints": {"drafter", "target", "embedded", "files", "packed"},
@@ -39,8 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"budget", "build", "drafter", "scoring", "tree", "verify"},
 }
 ALLOWED["decode"] = set(ALLOWED)
-# What a reader of the method reads: not what keeps and fetches files.
-METHOD = set(ALLOWED) - {"embedded", "files", "prompts", "costs", "credit", "equip"}
+# What a reader of the method reads: not what keeps and fetches files, nor what a processor likes.
+METHOD = set(ALLOWED) - {"embedded", "files", "prompts", "costs", "credit", "equip", "packed"}
 CORE_LINES, FILE_LINES, FUNCTION_LINES = 1500, 350, 60
 # Nothing but these may the core import from elsewhere: its declared dependencies and the standard library.
 IMPORT_NAMES = {"huggingface-hub": "huggingface_hub"}
