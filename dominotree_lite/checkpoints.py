@@ -24,7 +24,7 @@ from .drafter import DominoConfig, Drafter, DrafterConfig, DraftModel
 from .embedded import EMBEDDED, fetch
 from .errors import InputError
 from .files import write_file, write_json
-from .packed import PackedHead, group_attention, is_packed, pack_linears
+from .packed import is_packed, pack_drafter, pack_model
 from .target import Target
 
 DRAFTERS = Path(__file__).resolve().parent.parent / "data" / "drafters"
@@ -68,11 +68,9 @@ def load_target(
         raise InputError(f"target {name}: can't be loaded ({_one_line(error)})") from error
     if missing := sorted(report["missing_keys"]):  # transformers would fill them with noise
         raise InputError(f"target {name}: {len(missing)} missing tensors: {_few(missing)}")
-    packed = linear == "packed" and pack_linears(model)
-    target = Target(model, tokenizer, name)
-    if packed:
-        group_attention(model)
-    return target
+    if linear == "packed":
+        pack_model(model)
+    return Target(model, tokenizer, name)
 
 
 def load_drafter(name: str, target: Target) -> Drafter:
@@ -103,8 +101,7 @@ def load_drafter(name: str, target: Target) -> Drafter:
     model.rotary = type(model.rotary)(config.backbone).to(target.device)
     drafter = Drafter(model, target.embedding, target.output, name)
     if is_packed(target.model):
-        pack_linears(model.layers)
-        drafter.head = PackedHead(drafter.head) if drafter.head else None
+        pack_drafter(drafter)
     return drafter
 
 

@@ -68,11 +68,9 @@ class Settings:
 
     @property
     def deepest(self) -> int:
-        """The most depths that can have nodes: no more than the budget in a tree, for a path needs a node a depth."""
+        """The most depths with nodes: as many as the budget in a tree, since a path takes a node a depth."""
         method = METHODS[self.method]
-        if method is None or method.grow is _grow_chain:
-            return sys.maxsize
-        return max(1, self.budget)
+        return self.budget if method and method.grow is frontier else sys.maxsize
 
 
 # --- Scores --------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from .drafter import DominoHead
+from .drafter import DominoHead, Drafter
 
-GROUPED = "sdpa_grouped"
+GROUPED = "sdpa_grouped"  # a name that target.py knows too
 ROWS = 32  # a typical tree: what the layout is chosen for; other numbers of rows work with it as well
 
 
@@ -99,6 +99,18 @@ def grouped_attention(
     mask = attention_mask.repeat(1, 1, groups, 1)
     out = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=rest["scaling"])
     return out.view_as(query).transpose(1, 2).contiguous(), None
+
+
+def pack_model(model: PreTrainedModel) -> None:
+    """All of this for a target, where its linear layers can be packed."""
+    if pack_linears(model):
+        group_attention(model)
+
+
+def pack_drafter(drafter: Drafter) -> None:
+    """The same for a drafter's layers and head."""
+    if pack_linears(drafter.model.layers) and drafter.head is not None:
+        drafter.head = PackedHead(drafter.head)
 
 
 def group_attention(model: PreTrainedModel) -> None:

@@ -235,5 +235,5 @@ def _check_model(model: PreTrainedModel, name: str) -> None:
         kinds = ["sliding_attention"]
     if strange := sorted(set(kinds or []) - {"full_attention"}):
         raise InputError(f"{name}: layers of type {', '.join(strange)}; only full attention works here")
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if config._attn_implementation not in ("sdpa", "sdpa_grouped", "eager"):
         raise InputError(f"{name}: {config._attn_implementation} ignores a tree's mask; load it with sdpa or eager")
