@@ -27,7 +27,7 @@ ROWS = 32  # a typical tree: what the layout is chosen for; other numbers of row
 class PackedLinear(nn.Linear):
     """An `nn.Linear` for inference. It keeps its plain `weight` (embeddings may share it) beside the packed one."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
+    def __init__(self, weight: Any, bias: Any = None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
         self.weight, self.bias = weight, bias

@@ -54,7 +54,7 @@ class _Layer(DynamicLayer):
                 self.room[name][:, :, :start] = room[:, :, :start]
             self.room[name][:, :, start:end] = new
             setattr(self, name, self.room[name][:, :, :end])
-        return self.keys, self.values
+        return self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
 
 
 class Context:
