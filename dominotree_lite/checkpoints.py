@@ -24,7 +24,7 @@ from .drafter import DominoConfig, Drafter, DrafterConfig, DraftModel
 from .embedded import EMBEDDED, fetch
 from .errors import InputError
 from .files import write_file, write_json
-from .packed import is_packed, pack_linears
+from .packed import is_packed, pack_drafter, pack_model
 from .target import Target
 
 DRAFTERS = Path(__file__).resolve().parent.parent / "data" / "drafters"
@@ -69,7 +69,7 @@ def load_target(
     if missing := sorted(report["missing_keys"]):  # transformers would fill them with noise
         raise InputError(f"target {name}: {len(missing)} missing tensors: {_few(missing)}")
     if linear == "packed":
-        pack_linears(model)
+        pack_model(model)
     return Target(model, tokenizer, name)
 
 
@@ -99,9 +99,10 @@ def load_drafter(name: str, target: Target) -> Drafter:
     model.to(target.dtype)
     # Its frequencies are not in the file, and rounded to bfloat16 they would turn distant positions wrongly.
     model.rotary = type(model.rotary)(config.backbone).to(target.device)
+    drafter = Drafter(model, target.embedding, target.output, name)
     if is_packed(target.model):
-        pack_linears(model.layers)
-    return Drafter(model, target.embedding, target.output, name)
+        pack_drafter(drafter)
+    return drafter
 
 
 def save_drafter(model: DraftModel, folder: Path, num_target_layers: int) -> None:

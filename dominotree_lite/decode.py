@@ -284,7 +284,7 @@ class Request:
         """The next block, at most `depth` deep; None where nothing can be drafted."""
         if self.drafter is None or depth < 1:
             return None
-        slots = min(depth, self.settings.slots or depth)
+        slots = max(1, min(depth, self.settings.slots or depth, self.settings.deepest))
         return self.drafter.draft(self.tokens[-1], self.features, self.draft_cache, slots)
 
     @torch.inference_mode()

@@ -190,7 +190,7 @@ class DominoHead:
             raise InputError("this drafter has no correction head")
         self.uncorrected = config.head.pure_draft_prefix_len
         self.embedding = embedding
-        self._w1_hidden, self._w1_state = model.get_parameter("embed_proj.0.weight").split(
+        self.w1_hidden, self.w1_state = model.get_parameter("embed_proj.0.weight").split(
             [config.backbone.hidden_size, config.head.gru_hidden_dim], dim=1
         )
         self.input_weight = model.get_parameter("prefix_gru.weight_ih_l0")  # [3G, H]
@@ -199,7 +199,7 @@ class DominoHead:
 
     def initial(self) -> Tensor:
         """The GRU state before any token: zeros [1, G]."""
-        return self._w1_state.new_zeros(1, self._w1_state.shape[1])
+        return self.w1_state.new_zeros(1, self.w1_state.shape[1])
 
     def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
         """One GRU step a lane: states [W, G], token ids [W] -> [W, G]."""
@@ -208,11 +208,11 @@ class DominoHead:
 
     def project_hidden(self, hidden: Tensor) -> Tensor:
         """The half of W1 that all lanes of a depth share: hidden rows [L, H] -> [L, r]."""
-        return F.linear(hidden, self._w1_hidden)
+        return F.linear(hidden, self.w1_hidden)
 
     def project_states(self, states: Tensor) -> Tensor:
         """The half of W1 that depends on the path: states [W, G] -> [W, r]."""
-        return F.linear(states, self._w1_state)
+        return F.linear(states, self.w1_state)
 
 
 @dataclass(frozen=True)

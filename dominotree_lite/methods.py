@@ -6,6 +6,7 @@ else is shared, so a new method is a new line of METHODS. This file drafts nothi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -68,6 +69,12 @@ class Settings:
     def most_children(self) -> int:
         """The child cap k."""
         return self.child_cap or (self.budget if self.candidates is None else min(self.candidates, self.budget))
+
+    @property
+    def deepest(self) -> int:
+        """The most depths with nodes: as many as the budget in a tree, since a path takes a node a depth."""
+        method = METHODS[self.method]
+        return self.budget if method and method.grow is frontier else sys.maxsize
 
 
 # --- Scores --------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from torch.nn.functional import silu
 
 from .errors import InputError
 
+FEW = 512  # values that are sorted sooner than searched
+
 
 @dataclass(frozen=True)
 class Children:
@@ -74,15 +76,32 @@ def top(values: Tensor, count: int) -> Tensor:
     """Indices [..., count] of the largest of values [..., n], largest first, lowest index first among equals.
 
     `topk` alone leaves open which of several equal values it takes, and bf16 logits are full of equal values;
-    a stable sort of a whole vocabulary takes ten times as long. So one `topk` finds the cut, and a second,
-    over keys that put all above the cut first and then the lowest indices on it, has no ties to break.
+    a stable sort of a whole vocabulary takes ten times as long. So `topk` only finds the cut.
     """
     n = values.shape[-1]
     count = min(count, n)
     if count == 1:  # argmax takes the first of equals
         return values.argmax(dim=-1, keepdim=True)
-    if count == n:
-        return values.sort(dim=-1, descending=True, stable=True).indices
+    if count == n or n <= FEW:
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    if values.device.type != "cpu":
+        return _top_by_keys(values, count)
+    rows = [_top_of_row(row, count) for row in values.reshape(-1, n)]
+    return torch.stack(rows).reshape(*values.shape[:-1], -1)
+
+
+def _top_of_row(row: Tensor, count: int) -> Tensor:
+    """One row [n] after another, as suits a CPU; how many are not below the cut is known only then."""
+    kept = (~(row < row.topk(max(count, 1)).values[-1])).nonzero()[:, 0]
+    return kept[row[kept].sort(descending=True, stable=True).indices[:count]]
+
+
+def _top_by_keys(values: Tensor, count: int) -> Tensor:
+    """All rows at once and in fixed shapes, as suits a GPU and its graphs.
+
+    A second `topk`, over keys that put all above the cut first and then the lowest indices on it, has no ties to break.
+    """
+    n = values.shape[-1]
     cut = values.topk(max(count, 1)).values[..., -1:]
     lowest_first = torch.arange(n, 0, -1, dtype=torch.int32, device=values.device)
     keys = torch.where(values > cut, lowest_first + n, torch.where(values == cut, lowest_first, 0))

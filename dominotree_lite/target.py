@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
 
 from .errors import InputError
 
+SPARE_ROWS = 256  # of keys and values, whenever there is no room left
 Message = dict[str, str]  # {"role": "user" or "assistant", "content": ...}
 
 
@@ -35,11 +37,31 @@ class Reading:
     final: Tensor
 
 
+class _Layer(DynamicLayer):
+    """One layer's keys and values with room behind them: a pass writes its own rows and copies no others."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Put rows [1, kv_heads, N, head_dim] behind those kept; returns all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.room = {"keys": key_states[:, :, :0], "values": value_states[:, :, :0]}
+        start = self.get_seq_length()
+        end = start + key_states.shape[2]
+        for name, new in (("keys", key_states), ("values", value_states)):
+            room = self.room[name]
+            if room.shape[2] < end:
+                self.room[name] = new.new_empty(*new.shape[:2], end + SPARE_ROWS, new.shape[3])
+                self.room[name][:, :, :start] = room[:, :, :start]
+            self.room[name][:, :, start:end] = new
+            setattr(self, name, self.room[name][:, :, :end])
+        return self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
+
+
 class Context:
     """The keys and values of the tokens read so far: committed ones, and those of the last pass behind them."""
 
     def __init__(self) -> None:
-        self.cache = DynamicCache()
+        self.cache = Cache(layer_class_to_replicate=_Layer)
         self.length = 0  # committed tokens
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
@@ -224,5 +246,5 @@ def _check_model(model: PreTrainedModel, name: str) -> None:
         kinds = ["sliding_attention"]
     if strange := sorted(set(kinds or []) - {"full_attention"}):
         raise InputError(f"{name}: layers of type {', '.join(strange)}; only full attention works here")
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if config._attn_implementation not in ("sdpa", "sdpa_grouped", "eager"):
         raise InputError(f"{name}: {config._attn_implementation} ignores a tree's mask; load it with sdpa or eager")

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "target": set(),
     "text": set(),
     "files": set(),
-    "packed": set(),
+    "packed": {"drafter"},
     "embedded": set(),
     "prompts": set(),
     "checkpoints": {"drafter", "target", "embedded", "files", "packed"},

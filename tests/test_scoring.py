@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from toy_head import Round, naive_children, naive_logits, random_round
 
+from dominotree_lite import scoring
 from dominotree_lite.errors import InputError
 from dominotree_lite.scoring import ConditionalScorer, GreedyPathScorer, MarginalScorer, Scorer, top
 
@@ -45,6 +46,22 @@ def test_top_takes_the_largest_and_among_equals_the_lowest_index(values: list[in
     assert top(torch.tensor(values), count).tolist() == expected
     shuffled = torch.tensor([values, values[::-1]], dtype=torch.float64)
     assert top(shuffled, count)[0].tolist() == expected
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(0, 12))
+def test_both_searches_of_long_rows_take_the_same(values: list[int], count: int) -> None:
+    count = min(count, len(values))
+    expected = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
+    assert scoring._top_of_row(torch.tensor(values), count).tolist() == expected
+    assert scoring._top_by_keys(torch.tensor([values]), count)[0].tolist() == expected
+
+
+def test_top_of_a_vocabulary_is_that_of_a_stable_sort() -> None:
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).bfloat16()  # full of equal values
+    whole = logits.sort(dim=-1, descending=True, stable=True).indices
+    assert torch.equal(top(logits, 700), whole[:, :700])
+    logits[0, 7] = torch.nan
+    assert top(logits, 700).shape == (3, 700)
 
 
 def test_top_copes_with_minus_infinity() -> None:
