@@ -285,7 +285,7 @@ def test_view_makes_a_page_of_a_trace(shelf: Shelf, tmp_path: Path, capsys: pyte
         ('{"format": "other"}', "not a trace"),
         ('{"format": "dominotree-trace", "version": 2}', "version 2; only version 1 can be read"),
         ('{"format": "dominotree-trace", "version": 1, "target": Infinity}', "it holds Infinity"),
-        ('{"format": "dominotree-trace", "version": 1, "target": "x"}', "the trace has no drafter"),
+        ('{"format": "dominotree-trace", "version": 1, "target": "x"}', "it has no drafter"),
     ],
 )
 def test_a_bad_trace_is_one_line_and_code_2(

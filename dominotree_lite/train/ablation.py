@@ -49,7 +49,7 @@ class AblationConfig:
 
     Attributes:
         seconds: of training a run, measurements not counted.
-        seeds: runs of every variant, with seeds 0, 1, ...
+        seeds: runs of every variant, with seeds `first_seed`, `first_seed` + 1, ...
         recipe: what the variants change; its `steps` and `seed` are set by the run.
         sizes: likewise.
         evaluations: measurements on held-out rows over a run.
@@ -60,6 +60,7 @@ class AblationConfig:
 
     seconds: float = 90.0
     seeds: int = 1
+    first_seed: int = 0
     recipe: TrainConfig = field(default_factory=TrainConfig)
     sizes: DrafterSizes = field(default_factory=DrafterSizes)
     evaluations: int = 6
@@ -70,6 +71,8 @@ class AblationConfig:
     def __post_init__(self) -> None:
         if self.seconds <= 0 or min(self.seeds, self.evaluations, self.held_out_texts, self.new_tokens - 1) < 1:
             raise InputError("ablation: seconds, seeds, evaluations and texts must be positive, new_tokens 2 or more")
+        if self.first_seed < 0:
+            raise InputError(f"ablation: first seed {self.first_seed}: give 0 or more")
 
 
 class Ablation:
@@ -102,7 +105,7 @@ class Ablation:
         path = self.folder / RESULTS
         done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         finished = {(record["variant"], record["seed"]) for record in done}
-        for seed in range(self.config.seeds):
+        for seed in range(self.config.first_seed, self.config.first_seed + self.config.seeds):
             for variant in variants:
                 if (variant.name, seed) not in finished:
                     done.append(self._run(variant, seed))
@@ -212,7 +215,8 @@ class Ablation:
             for name, texts in self.texts.items()
             if texts
         }
-        return {"held_out": {key: value.item() for key, value in means.items()}, "rounds": walks}
+        tokens = {name: [text.drafted for text in texts] for name, texts in self.texts.items() if texts}
+        return {"held_out": {key: value.item() for key, value in means.items()}, "tokens": tokens, "rounds": walks}
 
     @torch.no_grad()
     def _walk(
@@ -239,5 +243,4 @@ def _described(texts: Sequence[KnownText]) -> dict[str, list[Any]]:
     return {
         "names": [text.name for text in texts],
         "groups": [text.group for text in texts],
-        "tokens": [len(text.ids) - text.start - 1 for text in texts],
     }

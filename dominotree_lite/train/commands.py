@@ -95,6 +95,7 @@ def _add_train_ablate(stages: Commands[Parser]) -> None:
     add("--variants", metavar="A,B", help="only these rows of the grid, in this order (all)")
     add("--seconds", type=float, default=90.0, metavar="S", help="of training a run, measurements not counted")
     add("--seeds", type=int, default=1, metavar="N", help="runs of each variant")
+    add("--first-seed", type=int, default=0, metavar="N", help="the seed of the first of them")
     add("--held-out-texts", type=int, default=256, metavar="N", help="held-out rows to walk over")
     add("--max-new-tokens", type=int, default=128, metavar="N", help="of the answers to walk over")
     add("--budget", type=int, default=64, metavar="NODES", help="nodes of a tree, the root not counted")
@@ -203,6 +204,7 @@ def _train_ablate(arguments: argparse.Namespace) -> None:
     config = AblationConfig(
         seconds=arguments.seconds,
         seeds=arguments.seeds,
+        first_seed=arguments.first_seed,
         recipe=recipe,
         sizes=_sizes(arguments),
         held_out_texts=arguments.held_out_texts,

@@ -8,25 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import InputError
-from ..intervals import Interval, pooled_tau, tau_difference
+from ..intervals import Interval, Statistic, difference_of_ratios, over_groups, ratio_of_sums
 
 
 @dataclass(frozen=True)
 class Results:
-    """Records of `Ablation.run` and the texts they were measured on ("prompts", "held-out")."""
+    """Records of `Ablation.run`. Runs may come from several calls: each carries the lengths of its own texts."""
 
     records: list[dict[str, Any]]
-    texts: dict[str, dict[str, list[Any]]]
 
     @classmethod
-    def load(cls, records: Path, texts: Path) -> Results:
-        """From `results.jsonl` and `texts.json`. Raises InputError naming the file that can't be read."""
-        try:
-            lines = records.read_text(encoding="utf-8").splitlines()
-            return cls([json.loads(line) for line in lines], json.loads(texts.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{records}, {texts}: not the results of a grid ({error})") from error
+    def load(cls, *files: Path) -> Results:
+        """From files `results.jsonl`. Raises InputError naming the one that can't be read."""
+        return cls([record for path in files for record in _records(path)])
 
     @property
     def variants(self) -> list[str]:
@@ -41,9 +39,8 @@ class Results:
         return found
 
     def tau(self, variant: str, method: str, texts: str = "prompts") -> Interval:
-        """Tokens a round, pooled over texts and seeds; the interval is over texts."""
-        runs = self.runs(variant)
-        return pooled_tau(self._tokens(texts, len(runs)), _rounds(runs, method, texts))
+        """Tokens a round, pooled over texts ("prompts" or "held-out") and seeds; the interval is over texts."""
+        return _over_texts([_sums(self.runs(variant), method, texts)], ratio_of_sums(0, 1))
 
     def difference(
         self, first: str, second: str, method: str, texts: str = "prompts", second_method: str | None = None
@@ -54,18 +51,27 @@ class Results:
         """
         runs, others = self.runs(first), self.runs(second)
         seeds = min(len(runs), len(others))
-        a = _rounds(runs[:seeds], method, texts)
-        b = _rounds(others[:seeds], second_method or method, texts)
-        return tau_difference(self._tokens(texts, seeds), a, b)
+        pair = [_sums(runs[:seeds], method, texts), _sums(others[:seeds], second_method or method, texts)]
+        return _over_texts(pair, difference_of_ratios((0, 1), (2, 3)))
 
     def held_out(self, variant: str, name: str) -> float:
         """Mean over seeds of `base`, `corrected`, `base_tau` or `tau` at random anchors of held-out rows."""
         runs = self.runs(variant)
         return sum(run["held_out"][name] for run in runs) / len(runs)
 
-    def _tokens(self, texts: str, seeds: int) -> list[int]:
-        return [seeds * tokens for tokens in self.texts[texts]["tokens"]]
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not the results of a grid ({error})") from error
 
 
-def _rounds(runs: Sequence[dict[str, Any]], method: str, texts: str) -> list[int]:
-    return [sum(each) for each in zip(*(run["rounds"][texts][method] for run in runs), strict=True)]
+def _over_texts(sums: Sequence[NDArray[np.float64]], statistic: Statistic) -> Interval:
+    return over_groups([np.concatenate(sums, axis=1)], statistic)
+
+
+def _sums(runs: Sequence[dict[str, Any]], method: str, texts: str) -> NDArray[np.float64]:
+    """[texts, 2]: tokens and rounds of every text, over all runs."""
+    pairs = [(run["tokens"][texts], run["rounds"][texts][method]) for run in runs]
+    return np.asarray(pairs, float).sum(axis=0).T

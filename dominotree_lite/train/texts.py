@@ -29,6 +29,11 @@ class KnownText:
     ids: list[int]
     start: int
 
+    @property
+    def drafted(self) -> int:
+        """New tokens that rounds yield: all but the one that prefill does."""
+        return len(self.ids) - self.start - 1
+
 
 def of_prompts(target: Target, prompts: Sequence[PromptRow], new_tokens: int) -> list[KnownText]:
     """The first turn of every prompt, answered greedily by the target, at most `new_tokens` long."""

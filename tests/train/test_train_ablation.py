@@ -85,7 +85,7 @@ def test_rounds_are_those_of_decoding(target: Target, corpus: list[Path], tmp_pa
             )
             assert isinstance(result, Result)
             assert record["rounds"]["prompts"][method][index] == len(result.rounds)
-            assert texts["tokens"][index] == sum(len(one.tokens) for one in result.rounds)
+            assert record["tokens"]["prompts"][index] == sum(len(one.tokens) for one in result.rounds)
 
 
 def test_finished_runs_are_kept_and_a_cut_run_goes_on(target: Target, corpus: list[Path], tmp_path: Path) -> None:
