@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from .drafter import DominoHead, Drafter
 
@@ -114,7 +115,12 @@ def pack_drafter(drafter: Drafter) -> None:
 
 
 def group_attention(model: PreTrainedModel) -> None:
-    """Give a model with transformers' `sdpa` the attention above."""
+    """Give a model with transformers' `sdpa` the attention above, under the masks of `sdpa`.
+
+    Under a name that has no masks of its own transformers makes none, and several tokens after a cache would see wrong
+    ones.
+    """
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(GROUPED, grouped_attention)
+        AttentionMaskInterface.register(GROUPED, sdpa_mask)
         model.set_attn_implementation(GROUPED)

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["decode"] = set(ALLOWED) | {"cuda"}  # only when the graph engine is asked for, as a test in tests/cuda holds
 # What a reader of the method reads: not what keeps and fetches files, nor how weights are laid out in memory.
-METHOD = set(ALLOWED) - {"embedded", "files", "packed", "prompts", "costs", "credit", "equip"}
+METHOD = set(ALLOWED) - {"checkpoints", "embedded", "files", "packed", "prompts", "costs", "credit", "equip"}
 CORE_LINES, FILE_LINES, FUNCTION_LINES = 1500, 350, 60
 # Nothing but these may the core import from elsewhere: its declared dependencies and the standard library.
 IMPORT_NAMES = {"huggingface-hub": "huggingface_hub"}

@@ -86,3 +86,13 @@ def test_grouped_attention_verifies_a_tree_as_transformers_own_does(family: str)
     group_attention(target.model)
     assert config._attn_implementation != "sdpa"
     assert torch.allclose(rows(), wanted, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_grouped_attention_masks_several_tokens_after_a_cache_by_itself(family: str) -> None:
+    target = target_of(tiny_model(family, dtype=torch.float64))
+    ids = torch.tensor([[1, 2, 3, 9, 4, 5, 6]])
+    whole = target.model(ids).logits
+    group_attention(target.model)
+    cache = {target.cache_name: target.model(ids[:, :4], use_cache=True).past_key_values}
+    assert torch.allclose(target.model(ids[:, 4:], **cache).logits, whole[:, 4:], atol=1e-12, rtol=0)
