@@ -111,10 +111,12 @@ class BlockAttention(nn.Module):
     def forward(self, block: Tensor, rope: KeyValue, context: KeyValue, mask: Tensor | None) -> Tensor:
         query = rotate(self.q_norm(self.split(self.q_proj(block))), rope)
         key, value = (
-            torch.cat([old, new], dim=2).repeat_interleave(self.groups, dim=1)  # [B, heads, S + Q, head_dim]
+            torch.cat([old, new], dim=2)  # [B, kv_heads, S + Q, head_dim]
             for old, new in zip(context, self.key_value(block, rope), strict=True)
         )
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        if mask is not None:  # with one, kernels on a GPU that know shared keys are slow
+            key, value = (each.repeat_interleave(self.groups, dim=1) for each in (key, value))
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=mask is None)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 

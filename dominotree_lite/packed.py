@@ -4,8 +4,7 @@ Plain float32 products of 8 to 64 rows reach less than half of what the processo
 the weight in oneDNN's own layout the same rows cost 2 to 3 times less, and one row costs the same. Sums are
 taken in another order, so logits differ in the last digits. PyTorch prepacks in this way when it freezes a
 compiled model; the two operators behind that are called here directly. Where several query heads share a key head,
-they become rows of one product; transformers would copy all keys for every query head wherever there is a mask. This
-file knows no models by name.
+transformers would copy all keys for every query head wherever there is a mask. This file knows no models by name.
 """
 
 from __future__ import annotations
@@ -89,17 +88,16 @@ def is_packed(model: nn.Module) -> bool:
 def grouped_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **rest: Any
 ) -> tuple[Tensor, None]:
-    """Attention [B, N, heads, head_dim] as transformers' `sdpa`, the queries that share a key head side by side.
+    """Attention [B, N, heads, head_dim] as transformers' `sdpa`, query heads sharing a key head without copies of it.
 
     Takes `query` [B, heads, N, head_dim], `key` and `value` [B, kv_heads, S, head_dim], a mask [B, 1, N, S] to add.
     """
-    groups = query.shape[1] // key.shape[1]
-    if attention_mask is None or groups == 1:
+    if attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
-    rows = query.reshape(*key.shape[:2], -1, query.shape[3])  # [B, kv_heads, groups * N, head_dim]
-    mask = attention_mask.repeat(1, 1, groups, 1)
-    out = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=rest["scaling"])
-    return out.view_as(query).transpose(1, 2).contiguous(), None
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=rest["scaling"], enable_gqa=True
+    )
+    return out.transpose(1, 2).contiguous(), None
 
 
 def pack_model(model: PreTrainedModel) -> None:
@@ -110,7 +108,11 @@ def pack_model(model: PreTrainedModel) -> None:
 
 def pack_drafter(drafter: Drafter) -> None:
     """The same for a drafter's layers and head."""
-    if pack_linears(drafter.model.layers) and drafter.head is not None:
+    model = drafter.model
+    if not pack_linears(model.layers):
+        return
+    model.fc = PackedLinear(model.fc.weight, model.fc.bias)
+    if drafter.head is not None:
         drafter.head = PackedHead(drafter.head)
 
 

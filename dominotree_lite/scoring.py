@@ -82,16 +82,20 @@ def top(values: Tensor, count: int) -> Tensor:
     count = min(count, n)
     if count == 1:  # argmax takes the first of equals
         return values.argmax(dim=-1, keepdim=True)
-    if count == n or n <= FEW:
+    if count == n or (n <= FEW and values.device.type != "cpu"):
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     if values.device.type != "cpu":
         return _top_by_keys(values, count)
-    rows = [_top_of_row(row, count) for row in values.reshape(-1, n)]
-    return torch.stack(rows).reshape(*values.shape[:-1], -1)
+    found = values.topk(count + 1)
+    distinct = (found.values.diff(dim=-1) < 0).all(dim=-1)  # then no two equals compete, neither inside nor at the cut
+    indices = found.indices[..., :count]
+    for row in (~distinct).nonzero():
+        indices[tuple(row)] = _top_of_row(values[tuple(row)], count)
+    return indices
 
 
 def _top_of_row(row: Tensor, count: int) -> Tensor:
-    """One row [n] after another, as suits a CPU; how many are not below the cut is known only then."""
+    """The same of one row [n], equals among its values or not."""
     kept = (~(row < row.topk(max(count, 1)).values[-1])).nonzero()[:, 0]
     return kept[row[kept].sort(descending=True, stable=True).indices[:count]]
 
