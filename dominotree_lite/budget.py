@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from .tree import DraftTree
 
 Floats = NDArray[np.float64]
-ROUNDS = 8  # after which a bound hardly moves
 Chances = Callable[[Floats], Floats]  # scores [n] -> chances of acceptance [n], which never fall where scores rise
 
 
@@ -37,6 +36,22 @@ class Costs(Protocol):
 
     def verify(self, nodes: int, context: int) -> Floats:
         """[nodes + 1]: of verifying 0, 1, ... nodes below the root, and committing."""
+
+
+@dataclass
+class Pace:
+    """What a request's rounds have brought so far: tokens, and seconds by the cost model, so that no clock decides."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """One more round."""
+        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+
+    def rate(self, tokens: float, seconds: float) -> float:
+        """Tokens a second, with such a round before the first: at the start nothing else is known."""
+        return (self.tokens + tokens) / (self.seconds + seconds)
 
 
 @dataclass(frozen=True)
@@ -65,11 +80,12 @@ class Rule:
     """CaDDTree's rule for one round of a frontier builder: what was built counts nothing, as if scores were free.
 
     It wastes no lane: a node is given no children if none could pay for its own row of the pass, having a chance no
-    larger than the node's and a place behind it. That changes no choice, as long as verification is convex.
+    larger than the node's and a place behind it. That changes no choice, as long as verification is convex. The
+    `pace` of the rounds before is nothing to it.
     """
 
-    def __init__(self, costs: Costs, chances: Chances, context: int, cap: int, horizon: int) -> None:
-        self.costs, self.chances, self.cap, self.horizon = costs, chances, cap, horizon
+    def __init__(self, costs: Costs, chances: Chances, context: int, cap: int, pace: Pace) -> None:
+        self.costs, self.chances, self.cap = costs, chances, cap
         self.draft, self.verify = costs.draft(context), costs.verify(cap, context)  # [cap + 1]
         self.depths, self.lanes, self.next_lanes = 0, 0, 1
 
@@ -77,69 +93,73 @@ class Rule:
     def children(self) -> int:
         """How many children of one parent could pay at most: the one of rank r has a chance of 1/r or less."""
         ranks = np.arange(1, self.cap + 1)
-        rate = self._least_rate(np.empty(0), np.ones(1))
-        return max(1, int(self._pay(self.chances(-np.log(ranks)), ranks - 1, rate).sum()))
+        return max(1, int(self._pay(self.chances(-np.log(ranks)), ranks - 1, self._rate(np.empty(0))).sum()))
 
     def grow(self, kept: Floats, newest: Floats) -> NDArray[np.bool_]:
         """Which nodes of the depth just scored, `newest` [W], are to have children; `kept` holds all scores [n]."""
         self.depths, self.lanes = self.depths + 1, self.lanes + self.next_lanes
-        worth = self._worth(self.chances(np.sort(kept)[::-1]), self.chances(newest))
+        worth = self._worth(kept, newest)
         self.next_lanes = int(worth.sum())
         return worth
 
     def choose(self, tree: DraftTree) -> Choice:
         """The prefix to verify of the tree that was grown."""
-        chances, verify = self.chances(tree.log_probs[1:]), self.verify[: len(tree) + 1]
-        nodes = best_prefix(chances, self._counted() + verify)
-        expected, seconds = float(chances[:nodes].sum()), self._spent() + float(verify[nodes])
+        return self._choice(
+            tree, best_prefix(self.chances(tree.log_probs[1:]), self.draft + self.verify[: len(tree) + 1])
+        )
+
+    def _choice(self, tree: DraftTree, nodes: int) -> Choice:
+        expected = float(self.chances(tree.log_probs[1 : nodes + 1]).sum())
+        seconds = self.draft + self.costs.build(self.depths, self.lanes) + float(self.verify[nodes])
         return Choice(nodes, len(tree), nodes == self.cap, self.depths, expected, seconds)
 
-    def _counted(self) -> float:
-        """Seconds before verification, as the rule counts them."""
-        return self.draft
-
-    def _spent(self) -> float:
-        return self.draft + self.costs.build(self.depths, self.lanes)
-
-    def _worth(self, chances: Floats, newest: Floats) -> NDArray[np.bool_]:
-        better = np.searchsorted(-chances, -newest)
-        return self._pay(newest, better + 1, self._least_rate(chances, newest))
+    def _worth(self, kept: Floats, newest: Floats) -> NDArray[np.bool_]:
+        chances, own = self.chances(np.sort(kept)[::-1]), self.chances(newest)
+        better = np.searchsorted(-chances, -own)
+        return self._pay(own, better + 1, self._rate(chances))
 
     def _pay(self, chances: Floats, places: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
         """Whether nodes with so many better ones before them are worth their rows, at a rate that is to be had."""
         rows = np.append(np.diff(self.verify), 0.0)[np.minimum(places, self.cap)]
         return np.asarray((places < self.cap) & (chances >= rate * rows))
 
-    def _least_rate(self, chances: Floats, newest: Floats) -> float:
-        """A rate that the round will have at least: more nodes only raise it, if building is free."""
-        return self._rate(self.draft, chances)
-
-    def _rate(self, before: float, chances: Floats) -> float:
-        """The best rate of nodes with these chances, after so many seconds."""
-        return float(rates(chances, before + self.verify[: len(chances) + 1]).max())
+    def _rate(self, chances: Floats) -> float:
+        """The best rate of nodes with these chances: more nodes only raise it, as building is free."""
+        return float(rates(chances, self.draft + self.verify[: len(chances) + 1]).max())
 
 
-class DepthRule(Rule):
-    """The same with building paid for, which ends growth where even all depths to come can't pay for being scored.
+class PriceRule(Rule):
+    """Each second at one price for the whole request: the tokens a second it has made so far.
 
-    Below lanes of chances c no depth adds more than the sum of c; the r-th best of its nodes has a chance of that sum
-    over r at most, which bounds the lanes that pay; and k depths more score k - 1 lanes more at least.
+    What counts in the end is all tokens over all seconds. By the renewal-reward theorem the best rule for that gives
+    every round the same price, whereas the best rate of each round by itself draws too few nodes where the text is easy
+    and too many where it is hard. At a price, every node stands for itself: it is worth its chance, against its row
+    of the pass; and building is paid for, lane by lane and depth by depth.
     """
 
-    def _counted(self) -> float:
-        return self._spent()
+    def __init__(self, costs: Costs, chances: Chances, context: int, cap: int, pace: Pace) -> None:
+        super().__init__(costs, chances, context, cap, pace)
+        start = self.draft + costs.build(1, 1) + float(self.verify[min(1, cap)])
+        self.price = pace.rate(2.0, start)
+        self.rows = self.price * np.append(np.diff(self.verify), 0.0)  # tokens that a row in each place has to bring
+        free = costs.build(0, 0)
+        self.depth, self.lane = (self.price * (costs.build(*one) - free) for one in ((1, 0), (0, 1)))
 
-    def _worth(self, chances: Floats, newest: Floats) -> NDArray[np.bool_]:
-        worth, left = super()._worth(chances, newest), self.horizon - self.depths
-        more = self.costs.build(self.depths + left, self.lanes + int(worth.sum()) + left - 1)
-        rows = self.verify[self.depths : self.depths + 2]  # a deeper node stands behind its ancestors
-        price = self.draft + more - self._spent() + left * float(np.diff(rows).sum())
-        return worth & (left * newest[worth].sum() > self._rate(self._spent(), chances) * price)
+    @property
+    def children(self) -> int:
+        """How many children of one parent could pay at most: the one of rank r has a chance of 1/r or less."""
+        best = self.chances(-np.log(np.arange(1, self.cap + 1)))
+        return max(1, int((best >= self.rows[: self.cap]).sum()))
 
-    def _least_rate(self, chances: Floats, newest: Floats) -> float:
-        ranks, left = np.arange(1, self.cap + 1), self.horizon - self.depths
-        rate = 0.0
-        for _ in range(ROUNDS):  # a bound on the lanes to come gives a better one on the rate, and that on them
-            lanes = max(1, int(self._pay(newest.sum() / ranks, ranks, rate).sum()))
-            rate = self._rate(self.draft + self.costs.build(self.horizon, self.lanes + left * lanes), chances)
-        return rate
+    def choose(self, tree: DraftTree) -> Choice:
+        """The prefix of the tree that brings most beyond its price."""
+        worth = np.append(0.0, np.cumsum(self.chances(tree.log_probs[1:])))
+        beyond = worth - self.price * self.verify[: len(worth)]
+        return self._choice(tree, len(tree) - int(beyond[::-1].argmax()))
+
+    def _worth(self, kept: Floats, newest: Floats) -> NDArray[np.bool_]:
+        """A level below lanes brings the sum of their chances at most, and costs a depth, a lane and a row at least."""
+        chances = self.chances(newest)
+        least = self.lane + self.rows[min(self.depths, self.cap)]  # a deeper node stands behind its ancestors
+        worth = chances >= least
+        return np.asarray(worth & (chances[worth].sum() >= least + self.depth))

@@ -67,9 +67,10 @@ class RoundCosts:
 
     def verify(self, nodes: int, context: int) -> Floats:
         """[nodes + 1]: of verifying 0, 1, ... nodes below the root, and committing."""
-        grid = np.array(
-            [np.interp(context, self.contexts, column) for column in zip(*self.verify_seconds, strict=True)]
-        )
+        place = np.interp(context, self.contexts, np.arange(len(self.contexts)))  # among the contexts
+        low = min(int(place), len(self.contexts) - 2) if len(self.contexts) > 1 else 0
+        rows = np.array(self.verify_seconds[low : low + 2])
+        grid = rows[0] + (place - low) * (rows[-1] - rows[0])
         wanted, last = np.arange(nodes + 1), self.nodes[-1]
         slope = (grid[-1] - grid[-2]) / (last - self.nodes[-2])
         found: Floats = np.interp(wanted, self.nodes, grid) + slope * np.maximum(wanted - last, 0)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .budget import Chances, Choice, Costs
+from .budget import Chances, Choice, Costs, Pace
 from .drafter import ContextCache, Draft, Drafter
 from .equip import equipped
 from .errors import InputError
@@ -235,6 +235,7 @@ class Request:
         self.stream = TextStream(target.decode, settings.stop, on_text)
         self.context, self.draft_cache = Context(), ContextCache()
         self.tokens: list[int] = []
+        self.pace = Pace()
 
     def run(self, ids: list[int]) -> Result:
         """Prefill, then rounds until something ends the text."""
@@ -267,7 +268,7 @@ class Request:
         depth = limit - len(self.tokens) - 1  # deeper nodes could not be emitted: the bonus needs a place
         draft = self._draft(depth)
         seconds.draft = clock.lap()
-        grown = build_tree(self.tokens[-1], draft, self.drafter, self.settings, start)
+        grown = build_tree(self.tokens[-1], draft, self.drafter, self.settings, start, self.pace)
         tree = grown.tree
         seconds.build = clock.lap()
         inputs = tree_inputs(tree, start, self.target.device)
@@ -277,6 +278,8 @@ class Request:
         seconds.verify = clock.lap()
         self._commit(found, verified.features)
         emitted = self._emit(found.tokens(tree))
+        if grown.choice:
+            self.pace.add(len(emitted), grown.choice.seconds)
         seconds.commit = clock.lap()
         return Round(start, tree, found.nodes, found.bonus, emitted, seconds, grown.choice)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .budget import Chances, Choice, Costs, DepthRule, Rule
+from .budget import Chances, Choice, Costs, Pace, PriceRule, Rule
 from .build import chain, frontier
 from .drafter import Draft, Drafter
 from .errors import InputError
@@ -144,7 +144,7 @@ METHODS: dict[str, Method | None] = {
     "dominotree": Method("domino", _corrected(ConditionalScorer)),
     "caddtree": Method("dflash", _marginal, rule=Rule),
     "condadaptive": Method("domino", _corrected(ConditionalScorer), rule=Rule),
-    "caladaptive": Method("domino", _corrected(ConditionalScorer), rule=DepthRule, calibrated=True),
+    "caladaptive": Method("domino", _corrected(ConditionalScorer), rule=PriceRule, calibrated=True),
 }
 
 
@@ -157,8 +157,13 @@ class Grown:
 
 
 @torch.inference_mode()
-def build_tree(anchor: int, draft: Draft | None, drafter: Drafter | None, settings: Settings, context: int) -> Grown:
-    """What `settings.method` grows from a draft after so many committed tokens; the bare anchor without one."""
+def build_tree(
+    anchor: int, draft: Draft | None, drafter: Drafter | None, settings: Settings, context: int, pace: Pace
+) -> Grown:
+    """What `settings.method` grows from a draft after so many committed tokens; the bare anchor without one.
+
+    `pace` is the request's so far, for a method whose rule asks.
+    """
     method = METHODS[settings.method]
     if method is None or draft is None or drafter is None:
         return Grown(DraftTree.root_only(anchor))
@@ -166,7 +171,7 @@ def build_tree(anchor: int, draft: Draft | None, drafter: Drafter | None, settin
         return Grown(method.grow(method.scorer(drafter, draft, anchor, settings), anchor, settings.budget))
     chances = settings.chances if method.calibrated else np.exp
     assert settings.costs is not None and chances is not None  # as `decode.equipped` sees to
-    rule = method.rule(settings.costs, chances, context, settings.budget, len(draft.hidden))
+    rule = method.rule(settings.costs, chances, context, settings.budget, pace)
     few = replace(settings, child_cap=min(settings.most_children or 1, rule.children))
     tree = frontier(method.scorer(drafter, draft, anchor, few), anchor, rule.cap, rule.grow)
     choice = rule.choose(tree)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .budget import Pace
 from .drafter import ContextCache, Draft, Drafter
 from .equip import check_drafter, equipped
 from .errors import InputError
@@ -72,7 +73,7 @@ def snapshot(ids: list[int], target: Target, drafter: Drafter, methods: Sequence
     verdicts = {}
     for name in methods:
         own = equipped(replace(settings, method=name), target, drafter)
-        tree = build_tree(anchor, draft, drafter, own, len(before)).tree
+        tree = build_tree(anchor, draft, drafter, own, len(before), Pace()).tree
         verdicts[name] = _verdict(tree, target, context, settings, belief)
     return Snapshot(before, anchor, draft, verdicts)
 

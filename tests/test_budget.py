@@ -10,7 +10,7 @@ from test_lossless import COUNT, NEW, SAMPLINGS, Loop, sweep_case, target_law
 from toy_models import ADAPTIVE, oracle_drafter, random_drafter, target_of, tiny_model
 
 from dominotree_lite import decode
-from dominotree_lite.budget import Costs, DepthRule, Floats, Rule, best_prefix
+from dominotree_lite.budget import Costs, Floats, Pace, PriceRule, Rule, best_prefix
 from dominotree_lite.build import frontier
 from dominotree_lite.credit import IDENTITY, Credit
 from dominotree_lite.decode import Result, Settings, generate
@@ -54,8 +54,8 @@ def random_logits(seed: int, depths: int = 5, vocabulary: int = 7) -> torch.Tens
     return torch.randn(depths, vocabulary, generator=generator, dtype=torch.float64) * 3
 
 
-def cut(rule_type: type[Rule], costs: Costs, logits: torch.Tensor, cap: int, chances=np.exp) -> tuple[DraftTree, Rule]:
-    rule = rule_type(costs, chances, 100, cap, len(logits))
+def cut(rule_type: type[Rule], costs: Costs, logits: torch.Tensor, cap: int, pace=None) -> tuple[DraftTree, Rule]:
+    rule = rule_type(costs, np.exp, 100, cap, pace or Pace())
     return frontier(MarginalScorer(logits, cap), 0, cap, rule.grow), rule
 
 
@@ -109,59 +109,97 @@ def test_known_choices(costs: Price, nodes: int) -> None:
     assert rule.choose(tree).nodes == nodes
 
 
-def test_steep_costs_save_scoring_and_flat_ones_do_not() -> None:
+@pytest.mark.parametrize("rule_type", [Rule, PriceRule])
+def test_steep_costs_save_scoring_and_flat_ones_do_not(rule_type: type[Rule]) -> None:
     logits = random_logits(1)
-    _, steep = cut(Rule, Price(row=2), logits, 60)
-    _, flat = cut(Rule, FLAT, logits, 60)
+    _, steep = cut(rule_type, Price(row=2), logits, 60)
+    _, flat = cut(rule_type, FLAT, logits, 60)
     assert steep.lanes < flat.lanes / 2
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_depths_and_lanes_are_left_out_only_where_they_can_not_pay(seed: int) -> None:
     chance = np.random.default_rng(seed)
     costs = Price(
         start=float(chance.uniform(1, 30)),
         row=float(chance.choice([0, 0.1, 1])),
         depth=float(chance.choice([0, 0.3, 3])),
-        lane=float(chance.choice([0, 0.05])),
+        lane=float(chance.choice([0, 0.05, 0.5])),
     )
+    pace = Pace(float(chance.uniform(1, 9)), float(chance.uniform(1, 90)))
     logits = random_logits(seed, depths=8) * float(chance.uniform(0.3, 2))
-    whole, everything = cut(Rule, FLAT, logits, 40)  # nothing is left out of it
+    asked: list[int] = []  # lanes of each depth below the first, with nothing left out
+    whole = frontier(MarginalScorer(logits, 40), 0, 40, lambda _, new: asked.append(len(new)) or new > -np.inf)
     assert whole.to_json() == frontier(MarginalScorer(logits, 40), 0, 40).to_json()
-    before = costs.draft(0) + costs.build(everything.depths, everything.lanes)
-    promised = np.cumsum(np.exp(whole.log_probs))  # the root counts as the bonus
-    best = (promised / (before + costs.verify(40, 0))).max()
-    tree, rule = cut(DepthRule, costs, logits, 40)
+    tree, rule = cut(PriceRule, costs, logits, 40, pace)
+    assert isinstance(rule, PriceRule)
     choice = rule.choose(tree)
-    assert (1 + choice.expected) / choice.seconds >= best * (1 - 1e-12)
+    assert tree.prefix(choice.nodes).expected_accepted() == pytest.approx(choice.expected)
+    before = costs.draft(0) + costs.build(len(asked), 1 + sum(asked[:-1]))
+    beyond = np.cumsum(np.exp(whole.log_probs)) - 1 - rule.price * (before + costs.verify(40, 0))
+    assert choice.expected - rule.price * choice.seconds >= beyond.max() - 1e-12
 
 
-@pytest.mark.parametrize("rule_type", [Rule, DepthRule])
+@pytest.mark.parametrize("seed", range(20))
+def test_free_building_at_a_price_leaves_the_best_prefix_of_all(seed: int) -> None:
+    logits, costs, pace = random_logits(seed, depths=8), Price(row=0.4, bend=0.01), Pace(seed + 1.0, 80)
+    whole = frontier(MarginalScorer(logits, 40), 0, 40)
+    tree, rule = cut(PriceRule, costs, logits, 40, pace)
+    assert isinstance(rule, PriceRule)
+    beyond = [
+        whole.prefix(n).expected_accepted() - rule.price * float(costs.verify(40, 0)[n]) for n in range(len(whole) + 1)
+    ]
+    nodes = rule.choose(tree).nodes
+    assert beyond[nodes] == pytest.approx(max(beyond), abs=1e-12)
+
+
+def test_one_price_makes_more_tokens_a_second_than_the_best_rate_of_each_round() -> None:
+    rounds, costs = [random_logits(seed) * (0.1 if seed % 2 else 2.5) for seed in range(40)], Price(row=1)
+
+    def speed(rule_type: type[Rule], pace: Pace) -> float:
+        tokens = seconds = 0.0
+        for logits in rounds:
+            tree, rule = cut(rule_type, costs, logits, 60, pace)
+            choice = rule.choose(tree)
+            tokens, seconds = tokens + 1 + choice.expected, seconds + choice.seconds
+        return tokens / seconds
+
+    once = speed(PriceRule, Pace(1e9 * speed(Rule, Pace()), 1e9))
+    assert once > speed(Rule, Pace()) * 1.001
+    better = max(speed(PriceRule, Pace(1e9 * once * share, 1e9)) for share in (0.7, 0.85, 1.15, 1.3))
+    assert speed(PriceRule, Pace(1e9 * once, 1e9)) > better  # the price that it makes is the best one
+
+
+def test_the_price_is_the_pace_with_a_first_node_taken_at_once() -> None:
+    costs = Price(row=2, depth=0.5, lane=0.25)
+    rules = [PriceRule(costs, np.exp, 0, 8, pace) for pace in (Pace(), Pace(6, 50))]
+    assert [rule.price for rule in rules] == pytest.approx([2 / 27.75, 8 / 77.75])
+
+
+@pytest.mark.parametrize("rule_type", [Rule, PriceRule])
 @pytest.mark.parametrize("seed", range(10))
 def test_children_that_are_left_out_would_not_be_chosen(rule_type: type[Rule], seed: int) -> None:
     logits = random_logits(seed, vocabulary=30) * 0.7
     costs = Price(row=3, depth=0.3, lane=0.02)
-    most = rule_type(costs, np.exp, 100, 60, 5).children
+    most = rule_type(costs, np.exp, 100, 60, Pace()).children
     assert most < 15
     trees = []
     for children in (most, 30):
-        rule = rule_type(costs, np.exp, 100, 60, 5)
+        rule = rule_type(costs, np.exp, 100, 60, Pace())
         tree = frontier(MarginalScorer(logits, children), 0, 60, rule.grow)
         trees.append(tree.prefix(rule.choose(tree).nodes).to_json())
     assert trees[0] == trees[1]
 
 
 def test_a_dear_depth_is_left_out() -> None:
-    logits, costs = random_logits(3, depths=8) / 3, Price(depth=5)
-    (short, by_depth), (whole, by_score) = (cut(r, costs, logits, 40) for r in (DepthRule, Rule))
-    assert by_depth.depths < by_score.depths
-    one, other = by_depth.choose(short), by_score.choose(whole)
-    assert (1 + one.expected) / one.seconds > (1 + other.expected) / other.seconds
+    logits, pace = random_logits(3, depths=8) / 3, Pace(3, 30)
+    dear, free = (cut(PriceRule, Price(depth=depth), logits, 40, pace)[1] for depth in (5, 0))
+    assert dear.depths < free.depths
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2])
 def test_the_smallest_caps(cap: int) -> None:
-    for rule_type in (Rule, DepthRule):
+    for rule_type in (Rule, PriceRule):
         tree, rule = cut(rule_type, FLAT, random_logits(0), cap)
         choice = rule.choose(tree)
         assert (choice.nodes, choice.capped) == (cap, True)
@@ -209,10 +247,17 @@ def test_rounds_record_what_was_chosen(method: str) -> None:
     assert len({choice.nodes for choice, _ in chosen}) > 1
 
 
-def test_at_identity_and_free_depths_caladaptive_is_condadaptive() -> None:
-    one, other = (run(method, Price(row=0.3, bend=0.01)) for method in ("condadaptive", "caladaptive"))
-    assert [r.tree.to_json() for r in one.rounds] == [r.tree.to_json() for r in other.rounds]
-    assert [r.choice for r in one.rounds] == [r.choice for r in other.rounds]
+def test_the_price_of_a_round_is_the_pace_of_those_before() -> None:
+    costs = Price(row=0.4)
+    rounds = run("caladaptive", costs, max_budget=30).rounds
+    pace, prices = Pace(), []
+    for one in rounds:
+        if one.choice:
+            prices.append(PriceRule(costs, np.exp, one.start, 30, pace).price)
+            scores = np.exp(one.tree.log_probs[1:])
+            assert scores.min(initial=1) >= prices[-1] * 0.4  # no node below its price
+            pace.add(len(one.tokens), one.choice.seconds)
+    assert len(set(prices)) == len(prices) > 2
 
 
 def test_chances_below_the_scores_draft_less() -> None:
